@@ -45,9 +45,10 @@ bench: ## Run all benchmarks beside other stores (installs them first; ARGS=--fu
 reference: env ## Build the reference of the Python interface, with search, into build/reference/
 	$(BIN)/python docs/api_reference.py build/reference
 
-wheel: env ## Build a wheel into dist/, which installs without a compiler
-	rm -rf build/lib* build/bdist* dist/windrow-*.whl
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+wheel: env ## Build a source distribution into dist/, and of it a wheel, which installs without a compiler
+	rm -rf dist/windrow-*
+	$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > build/sdist.log
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/windrow-*.tar.gz
 
 clean: ## Remove everything that can be made again
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -42,6 +42,15 @@ class BoundedCache(Generic[K, V]):
                 return None
             self._entries.move_to_end(key)
             return entry[0]
+
+    def get_all(self, keys: Sequence[K]) -> list[V | None]:
+        """The values of several keys, as by `get`."""
+        with self._guard:
+            entries = list(map(self._entries.get, keys))
+            for key, entry in zip(keys, entries, strict=True):
+                if entry is not None:
+                    self._entries.move_to_end(key)
+        return [None if entry is None else entry[0] for entry in entries]
 
     def put(self, key: K, value: V) -> bool:
         """Keep a value; others leave if there is no room. False if it alone is larger than the limit."""

@@ -120,11 +120,10 @@ class ColumnCache:
 
     def read_column(self, segments: Sequence[Segment], field: pa.Field, full: pa.Schema) -> list[pa.Array]:
         """One column of segments, whole, an array for each; arguments as of `read_batches`."""
-        form, columns, absent = _form(field), list[Any](), list[int]()
-        for position, segment in enumerate(segments):
-            columns.append(self._get(_key(segment, field.name, form)))
-            if columns[-1] is None:
-                absent.append(position)
+        name, form = field.name, _form(field)
+        entries = self._cached.get_all([_key(segment, name, form) for segment in segments])
+        columns: list[Any] = [None if entry is None else entry[0] for entry in entries]
+        absent = [position for position, column in enumerate(columns) if column is None]
         if absent:
             decode = partial(self._decode, fields=[field], full=full)
             missing = [segments[position] for position in absent]

@@ -94,7 +94,7 @@ class WindrowSource(DataSource):
         if not value:
             raise DefinitionError(
                 f'format("windrow") needs the option {name!r}, which tables of Spark\'s catalog lose: use load() and '
-                "save(), or a temporary view"
+                "save(), a temporary view, or spark.read.options(…).table(…)"
             )
         return str(value)
 
@@ -380,7 +380,8 @@ class WindrowReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition; runs in a worker."""
-        assert isinstance(partition, RowRangePartition)
+        if not isinstance(partition, RowRangePartition):  # Spark's own, because there was none
+            return
         model, full = partition.model, self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         time_columns = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]

@@ -324,12 +324,15 @@ class Explanation:
     """How its rows leave, and how a view of it would be maintained; empty if it reads no stream."""
     counts: bool = True
     """Whether it may be shown how many rows are stored."""
+    summary: str = ""
+    """Which summary answers it, or says which rows do; in the first case no relation is read."""
 
     def __str__(self) -> str:
         pairs = zip(self.relations, self.windows, strict=True)
-        lines = [_describe_relation(plan, window, self.counts) for plan, window in pairs]
+        lines = [self.summary] if self.summary else []
+        lines += [_describe_relation(plan, window, self.counts) for plan, window in pairs]
         pattern = [f"update pattern: {self.pattern}"] if self.pattern else []
-        return "\n".join([*lines, *pattern, self.plan.rstrip()])
+        return "\n".join([*lines, *pattern, self.plan.rstrip()]).rstrip("\n")
 
     def _repr_html_(self) -> str:
         import html

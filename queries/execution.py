@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import Role
 from windrow.errors import DamageError, QueryError, QueryTimeoutError, UnknownStreamError, WindrowError
 from windrow.formats.text import HUGE
 from windrow.native.parquet_reader import count_lost_pages
@@ -42,7 +41,7 @@ from windrow.queries.sql.window_spec import (
     OffsetWindow,
     RangeWindow,
 )
-from windrow.queries.statement_context import NO_CONTEXT, ResultTable, StatementContext
+from windrow.queries.statement_context import NO_CONTEXT, ResultTable, Shortcut, StatementContext, SummaryTable
 from windrow.snapshot import Snapshot, StreamSnapshot, restrict_schema
 from windrow.store import Store
 from windrow.windows import Window, make_window
@@ -86,6 +85,10 @@ class PreparedStatement:
     """Whether somebody has cancelled it, other than its own time."""
     version: int = 0
     """The commit that its answer is of."""
+    shortcut: Shortcut | None = None
+    """What spares it rows."""
+    answered: pa.Table | None = None
+    """The whole answer, where no row need be read."""
     _closed: bool = False
 
     @property
@@ -215,10 +218,23 @@ def prepare(
         store.check_process()
         instance.warehouse_instance(store).open()
     statement = parse(text_)
-    pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement, context.role)
+    pinned, records = (snapshot, None) if snapshot is not None else _pin(store, statement, context)
     pooled: PooledCursor | None = None
     try:
+        limited = "limit" in text_.lower()  # only such statements have any, and most have none
+        shortcut = context.find_shortcut(pinned, _explained(statement), params) if limited else None
         pooled = cursor_pool.take_cursor(store, memory_limit)
+        if shortcut is not None and shortcut.is_known:
+            window = describe_window(shortcut.view, shortcut.reference)
+            rows = None if statement.explain else shortcut.answer(pooled.cursor)
+            return PreparedStatement(
+                statement, pinned, pooled, (), (window,), context, borrowed=snapshot is not None,
+                version=pinned.version, shortcut=shortcut, answered=rows,
+            )  # fmt: skip
+        restricted = None if shortcut is None else shortcut.restrict()
+        shortcut = None if restricted is None else shortcut
+        if restricted is not None:
+            statement = replace(parse(restricted), explain=statement.explain)
         seen = go_back(statement.references, pinned, lambda: analyse(statement).is_volatile)
         streams, results = _offer_tables(statement, seen, records, pooled, context)
         seen, streams = show_pasts(seen, streams)
@@ -241,8 +257,16 @@ def prepare(
         raise
     return PreparedStatement(
         statement, pinned, pooled, tuple(relations), windows, context, tuple(results),
-        borrowed=snapshot is not None, version=seen.version,
+        borrowed=snapshot is not None, version=seen.version, shortcut=shortcut,
     )  # fmt: skip
+
+
+_EXPLAIN = re.compile(r"\s*explain(\s+analyze)?", re.IGNORECASE)
+
+
+def _explained(statement: Statement) -> str:
+    """The text of the statement that is answered, or whose plan is asked for."""
+    return _EXPLAIN.sub("", statement.text, count=1) if statement.explain else statement.text
 
 
 def go_back(references: Sequence[Reference], pinned: Snapshot, is_volatile: Callable[[], bool]) -> Snapshot:
@@ -277,15 +301,24 @@ def show_pasts(snapshot: Snapshot, references: list[Reference]) -> tuple[Snapsho
     return (snapshot.with_pasts(pasts) if pasts else snapshot), shown
 
 
-def _pin(store: Store, statement: Statement, role: Role) -> "tuple[Snapshot, CatalogRecords | None]":
+def _pin(store: Store, statement: Statement, context: StatementContext) -> "tuple[Snapshot, CatalogRecords | None]":
     """A new snapshot of what the statement names, and what system tables show beside it, of the same commit."""
-    references = statement.references
+    references, role = statement.references, context.role
     if not any(reference.schema for reference in references):
-        return Snapshot(store, alike=frozenset([reference.name.lower() for reference in references]), role=role), None
+        names = frozenset([reference.name.lower() for reference in references])
+        pinned = Snapshot(store, alike=names, role=role)
+        relations = {name.lower() for name in (*pinned.streams(), *pinned.tables)}
+        summaries = context.find_summaries(pinned, names - relations) if not names <= relations else {}
+        if not summaries:
+            return pinned, None
+        pinned.close()
+        streams = frozenset([summary.stream.lower() for summary in summaries.values()])
+        return Snapshot(store, alike=names | streams, role=role), None
     from windrow.queries import system_tables
 
     shown = {reference.name.lower() for reference in references if reference.schema}
-    alike = None if shown & system_tables.STREAM_TABLES.keys() else frozenset([r.name.lower() for r in references])
+    only_system = all(reference.schema for reference in references) and not shown & system_tables.STREAM_TABLES.keys()
+    alike: frozenset[str] | None = frozenset() if only_system else None
     for _ in range(_SNAPSHOT_ATTEMPTS):
         pinned = Snapshot(store, alike=alike, role=role)
         records = system_tables.read_records(pinned, shown)
@@ -310,13 +343,16 @@ def _offer_tables(
     others = {r.name.lower() for r in statement.references if not r.schema} - {*streams, *tables}
     stored_results = context.find_results(snapshot, others) if others else {}
     results = {name.lower(): table for name, table in stored_results.items() if snapshot.role.sees(name)}
+    others -= results.keys()
+    named_summaries = context.find_summaries(snapshot, others) if others else {}
+    summaries = {name: each for name, each in named_summaries.items() if each.stream in snapshot.streams()}
 
     def exists(reference: Reference) -> bool:
         if reference.schema:
             from windrow.queries import system_tables
 
             return reference.schema.lower() == "windrow" and system_tables.shows(snapshot.role, reference.name.lower())
-        return any(reference.name.lower() in names for names in (streams, tables, results))
+        return any(reference.name.lower() in names for names in (streams, tables, results, summaries))
 
     existing = tuple(map(exists, statement.references))
     if not _is_confined(statement, existing):
@@ -328,7 +364,8 @@ def _offer_tables(
         if reference.schema or folded in tables:
             _refuse_window(statement, reference)
         if reference.past is not None or snapshot.commit is not None:
-            _refuse_past(statement, reference, is_stream=folded in streams, is_table=folded in tables)
+            other = "a summary" if folded in summaries else "a table of results"
+            _refuse_past(statement, reference, is_stream=folded in streams, is_table=folded in tables, other=other)
         if reference.schema:
             from windrow.queries import system_tables
 
@@ -338,6 +375,8 @@ def _offer_tables(
             stream_references.append(replace(reference, name=streams[folded]))
         elif folded in tables:
             _offer_table(pooled, reference.relation, tables[folded], snapshot)
+        elif folded in summaries:
+            described.append(_offer_summary(pooled, statement, reference, summaries[folded], snapshot))
         else:
             _offer_results(pooled, statement, reference, results[folded], snapshot)
             described.append(_describe_results(statement, reference, results[folded], snapshot))
@@ -353,6 +392,17 @@ def _offer_table(pooled: PooledCursor, relation: str, name: str, snapshot: Snaps
     if granted is not None:
         sql = f"SELECT {', '.join(map(quote_name, granted))} FROM ({sql})"
     pooled.create_view(relation, sql)
+
+
+def _offer_summary(
+    pooled: PooledCursor, statement: Statement, reference: Reference, summary: SummaryTable, snapshot: Snapshot
+) -> Window:
+    """Make the bounds of a window readable; gives the window of the stream that they are of."""
+    try:
+        pooled.offer_table(reference.relation, summary.read(snapshot, reference.window))
+    except QueryError as error:
+        raise _locate(statement, reference, str(error)) from None
+    return describe_window(snapshot.view(summary.stream), reference)
 
 
 def _offer_results(
@@ -405,10 +455,10 @@ def _refuse_window(statement: Statement, reference: Reference) -> None:
         raise _locate(statement, reference, f"{reference.name} is a table, which has no windows; leave the clause out")
 
 
-def _refuse_past(statement: Statement, reference: Reference, *, is_stream: bool, is_table: bool) -> None:
+def _refuse_past(statement: Statement, reference: Reference, *, is_stream: bool, is_table: bool, other: str) -> None:
     """Only streams, and with AS OF COMMIT tables, have a past."""
     if not is_stream and not (is_table and reference.past is None):
-        what = "a system table" if reference.schema else "a table" if is_table else "a table of results"
+        what = "a system table" if reference.schema else "a table" if is_table else other
         raise _locate(statement, reference, f"{reference.name} is {what}, which has no history; ask it as it is now")
 
 
@@ -446,6 +496,9 @@ def describe_windows(snapshot: Snapshot, statement: Statement, context: Statemen
 def run(prepared: PreparedStatement, params: Params, timeout: float | None = None) -> pa.RecordBatchReader:
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
     cursor, statement = prepared.cursor, prepared.statement
+    if prepared.answered is not None:
+        prepared.finished = prepared.reusable = True
+        return prepared.answered.to_reader()
     if timeout is not None:
         prepared.timers.append(interrupt.interrupt_after(timeout, cursor))
     with _translating_errors(prepared, timeout):
@@ -550,7 +603,10 @@ def _explain_error(statement: Statement, error: BaseException, before: int = 0) 
 
 
 def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanation:
-    word = prepared.statement.explain or "explain"
+    word, shortcut = prepared.statement.explain or "explain", prepared.shortcut
+    described = "" if shortcut is None else shortcut.describe()
+    if shortcut is not None and shortcut.is_known:
+        return Explanation((), (), "", summary=described)
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
@@ -559,7 +615,7 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
     if not role.sees_counts:
         plan = f"DuckDB's plan counts rows that role {role.name!r} does not see, and is not shown"
     pattern = prepared.context.describe_pattern(prepared.statement, prepared.snapshot)
-    return Explanation(prepared.relations, prepared.windows, plan, pattern, role.sees_counts)
+    return Explanation(prepared.relations, prepared.windows, plan, pattern, role.sees_counts, described)
 
 
 def measure_staleness(store: Store, windows: Sequence[Window], version: int) -> dt.timedelta:

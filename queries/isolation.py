@@ -124,6 +124,8 @@ def _fresh(request: QueryRequest) -> Answer:
     if statement.asks_past:
         raise QueryError("isolation='fresh' shows what no slide has taken in yet, and no past; choose another level")
     names = frozenset(reference.name.lower() for reference in statement.references)
+    with Snapshot(request.store, alike=names, role=request.context.role) as last:
+        names |= {summary.stream.lower() for summary in request.context.find_summaries(last, names).values()}
     taken = take_fresh(request.store, names, request.context.role, SLIDE_HOOKS)
     try:
         return _stream(request, "fresh", taken.close, taken)

@@ -5,13 +5,14 @@ Execution knows neither periodic queries nor views; whoever asks for an answer p
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from windrow.catalog.records import OWNER, Role
-from windrow.queries.sql.statement import Statement
-from windrow.snapshot import Snapshot
+from windrow.queries.sql.statement import Reference, Statement
+from windrow.queries.sql.window_spec import WindowSpec
+from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 from windrow.windows import Window
 
@@ -38,8 +39,60 @@ class ResultTable(Protocol):
         ...
 
 
+class SummaryTable(Protocol):
+    """A summary, which a statement may read with windows of its stream."""
+
+    @property
+    def stream(self) -> str:
+        """The stream that it is of."""
+        ...
+
+    def read(self, snapshot: Snapshot, window: WindowSpec) -> pa.Table:
+        """What is known of the groups of a window."""
+        ...
+
+
+class Shortcut(Protocol):
+    """How a statement is answered without reading its whole window."""
+
+    @property
+    def view(self) -> StreamSnapshot:
+        """The only stream that the statement reads."""
+        ...
+
+    @property
+    def reference(self) -> Reference:
+        """What the statement says of it."""
+        ...
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no row need be read at all."""
+        ...
+
+    def answer(self, cursor: Any) -> pa.Table:
+        """The answer, if it is known."""
+        ...
+
+    def restrict(self) -> str | None:
+        """A statement with the same answer that reads fewer rows; None if there is none."""
+        ...
+
+    def describe(self) -> str:
+        """What is done, in words."""
+        ...
+
+
 def _find_no_results(snapshot: Snapshot, names: Collection[str] | None) -> Mapping[str, ResultTable]:  # noqa: ARG001
     return {}
+
+
+def _find_no_summaries(snapshot: Snapshot, names: Collection[str] | None) -> Mapping[str, SummaryTable]:  # noqa: ARG001
+    return {}
+
+
+def _find_no_shortcut(snapshot: Snapshot, sql: str, params: object) -> Shortcut | None:  # noqa: ARG001
+    return None
 
 
 def _describe_no_pattern(statement: Statement, snapshot: Snapshot) -> str:  # noqa: ARG001
@@ -54,6 +107,10 @@ class StatementContext:
     """Result tables as of a snapshot, by name: those whose name in lower case is given, or all for None."""
     describe_pattern: Callable[[Statement, Snapshot], str] = _describe_no_pattern
     """The update pattern of a statement in words, for EXPLAIN; empty if it reads no stream."""
+    find_summaries: Callable[[Snapshot, Collection[str] | None], Mapping[str, SummaryTable]] = _find_no_summaries
+    """Summaries, by name in lower case: those that are given, or all for None."""
+    find_shortcut: Callable[[Snapshot, str, object], Shortcut | None] = _find_no_shortcut
+    """How a statement with its parameters can be answered from a snapshot without reading its whole window."""
     role: Role = OWNER
     """Who asks."""
 

@@ -19,6 +19,7 @@ from windrow.catalog.records import (
     Role,
     RunEntry,
     SlideEntry,
+    SummaryEntry,
     TraceEntry,
 )
 from windrow.expired_rows import find_oldest_expired
@@ -58,6 +59,7 @@ class CatalogRecords:
     runs: dict[str, list[RunEntry]]
     gaps: dict[str, list[GapEntry]]
     trace: list[TraceEntry]
+    summaries: dict[str, list[SummaryEntry]]
     store: Store
     """For rows that lie in files: those that were rejected."""
 
@@ -68,7 +70,8 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
     def read_catalog(tables: Tables) -> CatalogRecords:
         def of(database: str) -> dict[str, list[Any]]:
-            wanted = views if {database, f"{database}_rows"} & {*names} else ()
+            shown = {database, f"{database}_rows", *(["relations"] if database == "summaries" else ())}
+            wanted = views if shown & {*names} else ()
             return {v.name: [record for _, record in tables.items(database, catalog_key(v.entry.id))] for v in wanted}
 
         entries = tables.items("queries") if {*QUERY_TABLES, "relations"} & {*names} else ()
@@ -87,7 +90,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
             tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
-            trace, snapshot.store,
+            trace, of("summaries"), snapshot.store,
         )  # fmt: skip
 
     ahead = {view.name: count_rows_ahead(snapshot.store, view) for view in views} if "streams" in names else {}
@@ -108,6 +111,7 @@ def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Ta
         schema, show = STREAM_TABLES[name]
         rows = [row for view in _views(snapshot) for row in show(view, records)]
         if name == "relations":
+            rows = [row for row in rows if snapshot.role.sees(row["name"])]
             seen = filter(snapshot.role.sees, snapshot.tables)
             rows += [{"name": table, "kind": "table"} for table in seen]
             rows += [{"name": entry.name, "kind": "results"} for entry, _ in records.queries]
@@ -211,8 +215,23 @@ def _cells(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]
         }
 
 
-def _relations(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:  # noqa: ARG001
+def _relations(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
     yield {"name": view.name, "kind": "view" if view.entry.definition.inputs else "stream"}
+    yield from ({"name": summary.name, "kind": "summary"} for summary in records.summaries[view.name])
+
+
+def _summaries(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
+    for summary in records.summaries[view.name]:
+        yield {
+            "summary": summary.name,
+            "stream": view.name,
+            "statement": summary.sql,
+            "counts": summary.kind,
+            "columns": [column for column, _ in summary.columns],
+            "frequent": summary.frequent,
+            "slots": summary.counted.slots,
+            "created": summary.created,
+        }
 
 
 def _rejected(view: StreamSnapshot, records: CatalogRecords) -> Iterator[RowValues]:
@@ -301,6 +320,10 @@ _SEGMENTS = pa.schema([
     *_columns(_STAMP, "min_time max_time min_expiry max_expiry"),
 ])  # fmt: skip
 _CELLS = pa.schema([("stream", _TEXT), *_columns(_INT, "layout row column segments rows dead_rows bytes")])
+_SUMMARIES = pa.schema([
+    *_columns(_TEXT, "summary stream statement counts"), ("columns", _TEXTS), *_columns(_INT, "frequent slots"),
+    ("created", _STAMP),
+])  # fmt: skip
 _REJECTED = pa.schema([*_columns(_TEXT, "stream source batch_id reason"), ("rows", _INT), ("at", _STAMP)])
 _REJECTED_ROWS = pa.schema([
     *_columns(_TEXT, "stream source batch_id reason"), ("at", _STAMP), ("file", _TEXT), ("line", _INT),
@@ -339,6 +362,7 @@ STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecor
     "relations": (pa.schema(_columns(_TEXT, "name kind")), _relations),
     "gaps": (_GAPS, _gaps),
     "trace": (_TRACE, _trace),
+    "summaries": (_SUMMARIES, _summaries),
 }
 QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, CatalogRecords], Iterator[RowValues]]]] = {
     "queries": (_QUERIES, _queries),
@@ -346,7 +370,7 @@ QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Catal
 }
 TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES, "store"}
 """Names, without the schema ``windrow``: those that speak of streams, of periodic queries, and of the object store."""
-_FOR_OPERATORS = frozenset(("store", "segments", "cells", "batches", "rejected", "rejected_rows"))
+_FOR_OPERATORS = frozenset(("store", "segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
 """They tell of rows and values that a role may not be allowed to see."""
 
 

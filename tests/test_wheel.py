@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,30 @@ with windrow.open(sys.argv[1]) as wh:
 """
 
 
-def test_the_wheel_installs_without_a_compiler_and_works(tmp_path: Path) -> None:
-    wheels = list((ROOT / "dist").glob("windrow-*.whl"))
-    if not wheels:
+def find_built(pattern: str) -> list[Path]:
+    built = list((ROOT / "dist").glob(pattern))
+    if not built:
         pytest.skip("no wheel was built in this checkout (`make wheel` builds one, and CI tests it)")
+    return built
+
+
+def test_the_source_distribution_and_the_wheel_that_is_made_of_it_are_whole() -> None:
+    folders = ("warehouse", "indexes", "ingest", "native", "queries")
+    files = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    expected = set(files.split())
+    if max((ROOT / file).stat().st_mtime for file in expected) > find_built("windrow-*.whl")[0].stat().st_mtime:
+        pytest.skip("the wheel was built of earlier sources")
+    with tarfile.open(find_built("windrow-*.tar.gz")[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert expected - names == set()
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+    with zipfile.ZipFile(find_built("windrow-*.whl")[0]) as wheel:
+        packed = set(wheel.namelist())
+    assert {f"windrow/{file.removeprefix('warehouse/')}" for file in expected if not file.endswith(".pxi")} <= packed
+
+
+def test_the_wheel_installs_without_a_compiler_and_works(tmp_path: Path) -> None:
+    wheels = find_built("windrow-*.whl")
     environment = {"PATH": "/nowhere", "HOME": str(tmp_path)}
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(wheels[0])], env=environment, check=True, timeout=120)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from windrow.background import background_of
+from windrow.background import SMALL_SHARE, background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import SlideEntry, StreamEntry, StreamState, UsageEntry
@@ -119,7 +119,7 @@ def follow_advice(store: Store, stream: str) -> None:
         return number == FIRST_REVIEW or (rest == 0 and (rounds in (1, 2, 4) or rounds % 8 == 0))
 
     if not store.read_only and store.catalog.read(due):
-        background_of(store).add(store, f"advice for stream {stream!r}", review(store, stream))
+        background_of(store).add(store, f"advice for stream {stream!r}", review(store, stream), SMALL_SHARE)
 
 
 def review(store: Store, stream: str) -> Steps[bool]:

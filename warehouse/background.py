@@ -19,8 +19,10 @@ from windrow.store import Store
 
 Steps = Generator[None, None, Any]
 """Work that pauses after each small step."""
-_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.5, 0.001, 0.02
-"""Processor time that a slide adds for this work: a share of its own, within limits."""
+SHARE, SMALL_SHARE = 0.5, 0.1
+"""Of the processor time of a slide, which it adds for a task; and for one that is as good later."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.001, 0.02
+"""Limits of what a slide adds."""
 _CLOSING_SECONDS = 0.5
 """Processor time that a handle spends on what it has left when it is closed."""
 _MOST_TASKS = 64
@@ -34,6 +36,8 @@ class Task:
     store: Store
     name: str
     steps: Steps
+    share: float = SHARE
+    """Of a slide's processor time, which the slide adds for it."""
 
 
 class Background:
@@ -43,14 +47,14 @@ class Background:
         self._tasks: deque[Task] = deque()
         self._guard = threading.Lock()
 
-    def add(self, store: Store, name: str, steps: Steps) -> bool:
+    def add(self, store: Store, name: str, steps: Steps, share: float = SHARE) -> bool:
         """Take on some work; False if work of that name waits already, or too much does."""
         with self._guard:
             if len(self._tasks) >= _MOST_TASKS or any(task.name == name for task in self._tasks):
                 return False
             if all(task.store is not store for task in self._tasks):
                 store.closing.append(partial(self.leave, store))
-            self._tasks.append(Task(store, name, steps))
+            self._tasks.append(Task(store, name, steps, share))
             return True
 
     def waiting(self) -> tuple[str, ...]:
@@ -74,6 +78,13 @@ class Background:
             except WindrowError:
                 continue
         return False
+
+    def pay(self, seconds: float) -> None:
+        """Do steps after a slide that took so much processor time."""
+        with self._guard:
+            share = max((task.share for task in self._tasks), default=0.0)
+        if share:
+            self.run(min(_MOST_SECONDS, max(_LEAST_SECONDS, share * seconds)))
 
     def _take(self, store: Store | None) -> Task | None:
         """A task that nobody else is at."""
@@ -100,5 +111,4 @@ def paying(store: Store) -> Iterator[None]:
     """Do steps of background work after the block, in proportion to the processor time that the block took."""
     started = time.thread_time()
     yield
-    seconds = _SHARE * (time.thread_time() - started)
-    background_of(store).run(min(_MOST_SECONDS, max(_LEAST_SECONDS, seconds)))
+    background_of(store).pay(time.thread_time() - started)

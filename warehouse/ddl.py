@@ -137,6 +137,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "past_definitions",
             "erasures",
             "arrivals",
+            "summaries",
         ):
             tables.delete_prefix(table, stream)
         for input_key in [
@@ -213,9 +214,15 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             raise DefinitionError(
                 f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
             )
+        if contents.has_summaries and change.widen_column is not None:
+            raise DefinitionError(
+                f"summaries of stream {stream!r} group by the types that its columns have; drop them first, and create "
+                "them again"
+            )
         if contents.summarised and change.changes_lifetime:
             raise DefinitionError(
-                f"standing queries keep synopses of stream {stream!r}, by the lifetime that it has; drop them first"
+                f"standing queries or summaries keep synopses of stream {stream!r}, by the lifetime that it has; "
+                "drop them first"
             )
         new = old if change.add_column is None else add_column(old, change.add_column)
         if change.widen_column is not None:

@@ -133,6 +133,10 @@ class ViewError(WindrowError, ValueError):
     """A view that cannot be declared, or something asked of a view that only a stream can do."""
 
 
+class SummaryError(WindrowError, ValueError):
+    """A summary that cannot be declared, or that does not exist."""
+
+
 class InUseError(WindrowError, ValueError):
     """Something that cannot be dropped, because views are derived from it."""
 

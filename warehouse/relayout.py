@@ -49,7 +49,9 @@ class LayoutContents:
     viewed: bool
     """Whether views follow the stream: they may still need rows that are dead."""
     summarised: bool
-    """Whether standing queries keep synopses of it, which know when its rows leave."""
+    """Whether standing queries or summaries keep synopses of it, which know when its rows leave."""
+    has_summaries: bool
+    """Whether summaries group by its columns, as they are now."""
     read_upto: int | None = None
     """The clock of the view that is furthest behind, None if no view follows the stream."""
 
@@ -84,12 +86,13 @@ def read_layout_contents(store: Store, tables: Tables, stream: str) -> LayoutCon
     if len(state.layouts) > 1:
         for _, record in list_files(tables, catalog_key(entry.id)):
             spooled += sum(segment.bytes for segment in record.segments if segment.layout != state.layout.id)
-    viewed, summarised = (
-        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None for table in ("views", "synopses")
+    viewed, synopses, summaries = (
+        next(iter(tables.raw_items(table, catalog_key(entry.id))), None) is not None
+        for table in ("views", "synopses", "summaries")
     )
     segments = load_segments(store, tables, entry.id, state)
     read_upto = _find_least_clock(tables, entry.id) if viewed and segments.ended else None
-    return LayoutContents(entry, state, segments, spooled, viewed, summarised, read_upto)
+    return LayoutContents(entry, state, segments, spooled, viewed, synopses or summaries, summaries, read_upto)
 
 
 def _find_least_clock(tables: Tables, stream: int) -> int:

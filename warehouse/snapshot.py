@@ -485,7 +485,7 @@ class Snapshot:
         return answer.without_gaps() if on_gap == "error" else answer
 
     def duckdb(self, memory: str | None = None, threads: int | None = None) -> "DuckDBPyConnection":
-        """A DuckDB connection of your own over this snapshot, for pandas, ibis, SQLAlchemy and notebooks.
+        """A DuckDB connection of your own over this snapshot, for pandas, ibis and notebooks.
 
         Temporary views, tables and macros work; there is no way to a file. Close it before the snapshot.
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from windrow.relayout import RelayoutReport
 
 
+_ROW_CACHES = "row cache", "row cache of standing statements"
+"""What is kept in memory for SQL."""
+
+
 @dataclass(frozen=True)
 class StreamStatus(HtmlRecord):
     """One stream: what it is, where its clock stands, whom it waits for, how large it is."""
@@ -117,7 +121,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
 
     version, streams, waiting = store.catalog.read(read_status)
     oldest, readers = find_oldest_pin(store)
-    cache = store.shared.find("row cache")
+    caches = [cache for cache in map(store.shared.find, _ROW_CACHES) if cache is not None]
     return WarehouseStatus(
         path=str(store.root),
         version=version,
@@ -126,8 +130,8 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         oldest_reader=oldest,
         reclaimable_files=waiting,
         catalog_bytes=store.catalog.size(),
-        memory_rows=0 if cache is None else cache.rows,
-        memory_bytes=0 if cache is None else cache.bytes,
+        memory_rows=sum(cache.rows for cache in caches),
+        memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
         store=None if store.remote is None else store.remote.status(),
     )

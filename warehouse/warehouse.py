@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from windrow.queries.periodic.query_plan import QueryPlanGroup
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.synopses.summaries import Summary
     from windrow.queries.views.ddl import View
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport
@@ -232,6 +233,12 @@ def _load_synopsis_hook() -> PrepareContribution:
     return prepare_synopses
 
 
+def _load_summary_hook() -> PrepareContribution:
+    from windrow.queries.synopses.summaries import prepare_summaries
+
+    return prepare_summaries
+
+
 def _load_append_hook() -> PrepareAppend:
     from windrow.queries.synopses.tally import tally_rows
 
@@ -254,6 +261,7 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("views", _load_view_hook, _needed_by_views),  # first: what keeps a slide keeps that of its views too
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
+    SlideHook("summaries", _load_summary_hook),
 )
 """What changes with a slide, and what appends do for it."""
 
@@ -531,6 +539,42 @@ class Warehouse(StreamChanges):
         from windrow.queries.views import ddl
 
         return ddl.list_views(self._store)
+
+    def create_summary(self, name: str, sql: str, *, frequent: int = 64, if_not_exists: bool = False) -> "Summary":
+        """Declare a summary: bounds of what groups of a stream weigh, in any window of whole slots.
+
+        Under its name it is a relation with the group columns, ``lower``, ``upper`` and ``certain``; statements that
+        ask for the heaviest groups use it by themselves where the answer is certain.
+
+        Args:
+            name: Letters, digits, ``_`` and ``-``.
+            sql: Such as ``SELECT src, count(*) AS n FROM packets GROUP BY src``, or with ``sum(len)``; a window behind
+                the stream says how far back it can be asked, by default as long as rows live.
+            frequent: How many groups are kept of each slot and slide.
+            if_not_exists: Leave a summary of that name as it is.
+        """
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        if if_not_exists and (existing := [summary for summary in self.summaries() if summary.name == name]):
+            return existing[0]
+        created = summaries.create_summary(self._store, name, sql, frequent)
+        renew_synopses(self._store)  # some are not needed beside it
+        return created
+
+    def drop_summary(self, name: str) -> None:
+        """Remove a summary; the rows of its stream stay."""
+        from windrow.queries.synopses import summaries
+        from windrow.queries.synopses.synopsis_choice import renew_synopses
+
+        summaries.drop_summary(self._store, name)
+        renew_synopses(self._store)
+
+    def summaries(self) -> "list[Summary]":
+        """What is known of each summary: its statement, what it counts, how far back, and what it takes."""
+        from windrow.queries.synopses import summaries
+
+        return summaries.list_summaries(self._store)
 
     def append(
         self,
@@ -1041,9 +1085,10 @@ class Warehouse(StreamChanges):
             return report
         if not self._store.catalog.read(lambda tables: next(iter(tables.raw_items("synopses")), None) is not None):
             return report
-        from windrow.queries.synopses.check import find_problems
+        from windrow.queries.synopses import check, summaries
 
-        return replace(report, problems=(*report.problems, *find_problems(self._store)))
+        problems = (*check.find_problems(self._store), *summaries.find_problems(self._store))
+        return replace(report, problems=(*report.problems, *problems))
 
     def repair(self, stream: str, *, give_up: bool = False, timeout: float = 60.0) -> "RepairReport":
         """Say which files of a stream are damaged or missing; with `give_up`, go on without what cannot be read.

@@ -79,9 +79,9 @@ class PooledCursor:
         self._held: list[Callable[[], None]] = []
 
     @property
-    def shares_instance(self) -> bool:
-        """Whether it is of the warehouse's own instance, whose tables it can read."""
-        return self._pool is not None
+    def engine(self) -> instance.WarehouseInstance | None:
+        """The instance of this process that it is of, whose tables it can read; None if it has one of its own."""
+        return None if self._pool is None else self._pool.engine
 
     def hold(self, release: Callable[[], None]) -> None:
         """Call this when the statement is over."""
@@ -106,6 +106,10 @@ class PooledCursor:
             self._drop(name)
         self.cursor.execute(f"CREATE OR REPLACE TEMP VIEW {quote_name(name)} AS {sql}")
         self._views[name.lower()] = sql
+
+    def has_view(self, name: str) -> bool:
+        """Whether it finds a query under a name."""
+        return name.lower() in self._views
 
     def offer_table(self, name: str, rows: pa.Table) -> None:
         """Let DuckDB find an Arrow table under a name."""

@@ -44,8 +44,17 @@ _opened: "weakref.WeakSet[WarehouseInstance]" = weakref.WeakSet()
 class WarehouseInstance:
     """The instance of one warehouse in this process, opened when it is first needed and closed with the warehouse."""
 
-    def __init__(self, root: Path, spill: Path, memory: str | None = None, spill_limit: str | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        spill: Path,
+        memory: str | None = None,
+        spill_limit: str | None = None,
+        threads: int | None = None,
+    ) -> None:
         self._root, self._spill, self._memory, self._spill_limit = root, spill, memory, spill_limit
+        self.threads = threads
+        """Of its statements; one: that of whoever asks, whose priority is then theirs. None: one for each core."""
         self._guard, self._process = threading.Lock(), os.getpid()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.generation = 0
@@ -66,7 +75,7 @@ class WarehouseInstance:
     def _open(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             self._connection = open_locked_instance(
-                self._root, self._memory, spill=self._spill, spill_limit=self._spill_limit
+                self._root, self._memory, self.threads, self._spill, self._spill_limit
             )
             _opened.add(self)
         return self._connection
@@ -113,6 +122,15 @@ def warehouse_instance(store: Store) -> WarehouseInstance:
     """The instance that statements of this process share."""
     instance: WarehouseInstance = store.shared.attached(
         "duckdb", lambda: WarehouseInstance(store.root, spill_folder(store), store.memory, store.spill)
+    )
+    return instance
+
+
+def standing_instance(store: Store) -> WarehouseInstance:
+    """The instance that standing statements of this process share."""
+    instance: WarehouseInstance = store.shared.attached(
+        "duckdb of standing statements",
+        lambda: WarehouseInstance(store.root, spill_folder(store), store.memory, store.spill, threads=1),
     )
     return instance
 

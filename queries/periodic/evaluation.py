@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import duckdb
@@ -21,6 +21,7 @@ import pyarrow as pa
 from windrow.catalog.records import QueryEntry
 from windrow.errors import QueryError, QueryTimeoutError, WindrowError
 from windrow.queries import execution
+from windrow.queries.engine import instance
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.interrupt import Deadline
 from windrow.queries.periodic import shared_evaluation
@@ -29,6 +30,7 @@ from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
 from windrow.queries.periodic.shared_rows import SharedRows
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, YIELDING
+from windrow.queries.statement_context import Shortcut
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -37,6 +39,8 @@ _running: "set[_RunningStatement]" = set()
 """Statements of periodic queries that are running in this process."""
 FROM_SNAPSHOT = "snapshot"
 """`RunAnswer.how` of what was computed from the window's rows."""
+FROM_SUMMARY = "summary"
+"""Of what a summary knew, or found by the rows of few groups."""
 _WORKERS = min(4, os.cpu_count() or 1)
 _POLL_SECONDS = 0.1
 """How often statements are looked at that may take too long."""
@@ -70,19 +74,40 @@ def answer_due(
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
-    planned, unplanned = shared_evaluation.plan_queries(store, snapshot, queries)
+    shortcuts = _find_shortcuts(snapshot, queries)
+    planned, unplanned = shared_evaluation.plan_queries(
+        store, snapshot, [q for q in queries if q.name not in shortcuts]
+    )
     with contextlib.ExitStack() as stack:
         shared = given or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
         if given is None:
             shared.plan(unplanned)
         for priority in sorted({query.priority for query in queries}, reverse=True):
             from_rows = [query for query in unplanned if query.priority == priority]
+            for query in (query for query in queries if query.priority == priority and query.name in shortcuts):
+                yield _answer_by_shortcut(store, snapshot, query, shortcuts[query.name])
             for answer in planned.answer(priority, policy, late):
                 if isinstance(answer, shared_evaluation.SharedAnswer):
                     yield RunAnswer(answer.query.name, answer.rows, None, answer.seconds, answer.how)
                 else:
                     from_rows.append(answer)
             yield from answer_from_rows(store, snapshot, from_rows, shared)
+
+
+def _find_shortcuts(snapshot: Snapshot, queries: Sequence[QueryEntry]) -> dict[str, Shortcut]:
+    """The queries that summaries answer, by name."""
+    found = ((query.name, PERIODIC_CONTEXT.find_shortcut(snapshot, query.sql, query.params)) for query in queries)
+    return {name: shortcut for name, shortcut in found if shortcut is not None}
+
+
+def _answer_by_shortcut(store: Store, snapshot: Snapshot, query: QueryEntry, shortcut: Shortcut) -> RunAnswer:
+    """One statement whose answer a summary knows, or finds by few rows."""
+    started = time.perf_counter()
+    if not shortcut.is_known:
+        return replace(_RowStatements(store, snapshot, None).answer(query, None), how=FROM_SUMMARY)
+    with instance.open_cursor(store) as cursor:
+        rows = shortcut.answer(cursor)
+    return RunAnswer(query.name, rows, None, time.perf_counter() - started, FROM_SUMMARY)
 
 
 def answer_from_rows(
@@ -95,12 +120,15 @@ def answer_from_rows(
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query", initializer=_lower_priority) as pool:
         answers: queue.SimpleQueue[RunAnswer | None] = queue.SimpleQueue()
         workers = [pool.submit(work.answer_all, waiting, answers) for _ in range(min(_WORKERS, len(queries)))]
+        running = len(workers)
         try:
-            while any(not worker.done() for worker in workers) or not answers.empty():
+            while running:
                 with contextlib.suppress(queue.Empty):
                     answer = answers.get(timeout=_POLL_SECONDS)
                     if answer is not None:
                         yield answer
+                    else:
+                        running -= 1
                 interrupt_periodic(only_late=True)
             for worker in workers:
                 worker.result()
@@ -124,16 +152,18 @@ class _RowStatements:
     shared: SharedRows | None
 
     def answer_all(self, waiting: "deque[QueryEntry]", answers: "queue.SimpleQueue[RunAnswer | None]") -> None:
-        """Answer what waits, one after the other, together with other workers."""
-        with contextlib.ExitStack() as stack:
-            pooled = None
-            while waiting:
-                with contextlib.suppress(IndexError):  # another worker has taken the last one
-                    query = waiting.popleft()
-                    if pooled is None and self.shared is not None and self.shared.serves(query):
-                        pooled = stack.enter_context(self.shared.cursor())
-                    answers.put(self.answer(query, pooled))
-        answers.put(None)
+        """Answer what waits, one after the other, together with other workers; None comes last."""
+        try:
+            with contextlib.ExitStack() as stack:
+                pooled = None
+                while waiting:
+                    with contextlib.suppress(IndexError):  # another worker has taken the last one
+                        query = waiting.popleft()
+                        if pooled is None and self.shared is not None and self.shared.serves(query):
+                            pooled = stack.enter_context(self.shared.cursor())
+                        answers.put(self.answer(query, pooled))
+        finally:
+            answers.put(None)
 
     def answer(self, query: QueryEntry, pooled: PooledCursor | None) -> RunAnswer:
         """One statement. One-time queries go first: it waits a while for those that are running."""

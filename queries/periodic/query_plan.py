@@ -21,7 +21,7 @@ class QueryPlanGroup(HtmlRecord):
 
     queries: tuple[str, ...]
     by: str
-    """What answers them: the rows of the snapshot, or synopses."""
+    """What answers them: the rows of the snapshot, synopses, or a summary while its answer is certain."""
     why: tuple[str, ...]
     """What they share and by which rule, or why only their rows can answer them."""
     after: tuple[str, ...] = ()
@@ -75,4 +75,4 @@ def _make_groups(
     for query in queries:
         if query.name not in grouped:
             reason = query.why or reasons.get(query.name) or "no synopsis is kept for it yet"
-            yield QueryPlanGroup((query.name,), FROM_SNAPSHOT, (reason,))
+            yield QueryPlanGroup((query.name,), query.by or FROM_SNAPSHOT, (reason,))

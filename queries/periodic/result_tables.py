@@ -13,6 +13,8 @@ from windrow.snapshot import Snapshot
 if TYPE_CHECKING:
     from windrow.queries.periodic.result_store import StoredResults
     from windrow.queries.sql.statement import Statement
+    from windrow.queries.synopses.summaries import SummaryRelation
+    from windrow.queries.synopses.top_groups import TopGroups
 
 
 def find_results(snapshot: Snapshot, names: Collection[str] | None = None) -> "dict[str, StoredResults]":
@@ -53,6 +55,19 @@ def _describe_pattern(statement: "Statement", snapshot: Snapshot) -> str:
     return describe_pattern(statement, snapshot)
 
 
-STATEMENT_CONTEXT = StatementContext(find_results, _describe_pattern)
-PERIODIC_CONTEXT = StatementContext(find_delivered_results, _describe_pattern)
+def _find_summaries(snapshot: Snapshot, names: Collection[str] | None) -> "dict[str, SummaryRelation]":
+    from windrow.queries.synopses.summaries import find_summaries
+
+    return find_summaries(snapshot, names)
+
+
+def find_shortcut(snapshot: Snapshot, sql: str, params: object) -> "TopGroups | None":
+    """The summary that answers a statement, if one does."""
+    from windrow.queries.synopses.top_groups import find_top_groups
+
+    return find_top_groups(snapshot, sql, params)
+
+
+STATEMENT_CONTEXT = StatementContext(find_results, _describe_pattern, _find_summaries, find_shortcut)
+PERIODIC_CONTEXT = StatementContext(find_delivered_results, _describe_pattern, _find_summaries, find_shortcut)
 """Of the runs of periodic queries."""

@@ -1,48 +1,41 @@
-"""Standing statements from rows that are read once for all of them: the windows of a round as tables of one instance.
+"""Standing statements from rows that are kept in memory for all of them: the windows of a round as views of one table.
 
-Each stream that several due statements read is put into memory once, as far back as the longest of their windows and
-with the columns that any of them names. A window is then a view of that table, and a statement runs over views as it
-was written. What is not plain enough for this runs by itself (`evaluation.answer_from_rows`).
+Each stream that due statements read is kept in a table of their own instance (`row_cache`), with the columns that any
+of them names; a round adds what has come since the last one. A statement runs over views of it as it was written. What
+is not plain enough for this, or does not fit, runs by itself (`evaluation.answer_from_rows`).
 """
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
-from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 
 from windrow.catalog.records import QueryEntry
-from windrow.fork_safety import keep_in_child
-from windrow.indexes.selection import Selection, WindowBounds
-from windrow.queries.engine import instance
+from windrow.indexes.selection import WindowBounds
 from windrow.queries.engine.arrow_source import run_streaming
-from windrow.queries.engine.cursor_pool import PooledCursor
-from windrow.queries.engine.types import cast_to_marked, mark_schema, quote_name
+from windrow.queries.engine.cursor_pool import CursorPool, PooledCursor
+from windrow.queries.engine.instance import standing_instance
+from windrow.queries.engine.types import cast_to_marked, mark_schema
 from windrow.queries.periodic.definition import unpack_params
 from windrow.queries.planner.planner import find_bounds
-from windrow.queries.planner.scan_sql import find_older_files, table_sql, timestamp_literal, window_sql
+from windrow.queries.planner.reads import needed_fields, plan_window
+from windrow.queries.planner.row_cache import row_cache
+from windrow.queries.planner.scan_sql import table_sql
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.statement import Reference
 from windrow.queries.synopses.query_shape import StandingStatement, read_standing_statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-_MIN_STATEMENTS = 3
 _FILE, _VALUE = 0.25e-3, 8e-9
 _STATEMENT, _ROW = 2e-3, 20e-9
 """Seconds that it costs to put a file and a value into memory, and that a statement saves, and for each row of its
-stream; only their ratios matter. No trial of them, nor of the least number of statements, is on
-record; they matter to `bench standing`."""
-_MAX_BYTES = 2 << 30
-"""What the rows of a round may take in memory. Not measured: a bound."""
-_VALUE_BYTES = 16
+stream; only their ratios matter. No trial of them is on record; they matter to `bench standing`."""
 _BATCH_ROWS = 100_000
 _numbers = count()
 """Of tables: rounds of several threads use one instance."""
@@ -57,16 +50,23 @@ class _SharedStream:
     names: set[str] | None = field(default_factory=set)
     """Columns that some statement names, in lower case; None: all."""
     statements: int = 0
+    period: int | None = None
+    """The time from one round to the next: of the statement that comes most often."""
 
-    def include(self, bounds: WindowBounds, names: Collection[str] | None) -> None:
+    def include(self, bounds: WindowBounds, names: Collection[str] | None, period: int) -> None:
         """One more statement reads it."""
         self.statements += 1
         self.after = None if self.after is None or bounds.after is None else min(self.after, bounds.after)
         self.names = None if self.names is None or names is None else self.names | set(names)
+        self.period = period if self.period is None else min(self.period, period)
+
+    def choose_names(self, view: StreamSnapshot) -> list[str]:
+        """The columns that are kept, as the stream spells them."""
+        return [name for name in view.schema.names if self.names is None or name.lower() in self.names]
 
 
 class SharedRows:
-    """The rows that the statements of one round share; they are dropped when it is over.
+    """The rows that the statements of one round share.
 
     Args:
         store: The warehouse.
@@ -80,14 +80,16 @@ class SharedRows:
         self._lock = threading.Lock()
         self._names = {name.lower(): name for name in snapshot.streams()}
         self._tables = {name.lower(): name for name in snapshot.tables}
+        self._filled: set[str] = set()
+        """Streams that this round has seen to."""
         self._loaded: dict[str, str] = {}
-        """The tables that hold streams and tables."""
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        """The tables that hold the warehouse's tables."""
+        engine = standing_instance(store)
+        self._pool: CursorPool = store.shared.attached("cursors of standing statements", lambda: CursorPool(engine))
+        self._generation = engine.generation
 
     def seen_at(self, snapshot: Snapshot) -> "SharedRows":
-        """The same rows as windows of earlier slides; they are dropped with these. See `Snapshot.at`."""
-        if self._streams:
-            self._connection = self._instance  # whose tables are dropped when this is closed
+        """The same rows as windows of earlier slides. See `Snapshot.at`."""
         seen = copy(self)
         seen._seen = snapshot
         return seen
@@ -100,22 +102,24 @@ class SharedRows:
                 continue
             for reference in statement.references:
                 if (name := self._names.get(reference.name.lower())) is not None:
-                    bounds = find_bounds(snapshot.view(name), reference.window)
+                    view = snapshot.view(name)
+                    bounds = None if view.is_past else find_bounds(view, reference.window)
                     if bounds is not None:
                         shared = self._streams.setdefault(name, _SharedStream(bounds.after))
-                        shared.include(bounds, statement.names)
+                        shared.include(bounds, statement.names, _find_period(query, view))
         for name, shared in list(self._streams.items()):
-            if shared.statements < _MIN_STATEMENTS or not self._pays(name, shared):
+            if not self._pays(name, shared):
                 del self._streams[name]
 
     def _pays(self, name: str, shared: _SharedStream) -> bool:
-        """Whether reading a stream once costs less than each statement's own reading of it, and there is room."""
+        """Whether keeping the rows up to date costs less than each statement's own reading of them, and is allowed."""
         view = self._snapshot.view(name)
         rows, files = view.segments.rows, len({segment.file for segment in view.segments})
-        columns = [f for f in view.schema if shared.names is None or f.name.lower() in shared.names]
-        values = rows * (len(columns) + 1)
+        cost = files * _FILE + rows * (len(shared.choose_names(view)) + 1) * _VALUE
+        if shared.after is not None and shared.period is not None and view.now is not None:
+            cost *= min(1.0, shared.period / max(1, view.now - shared.after))
         saved = shared.statements * (_STATEMENT + rows * _ROW)
-        return files * _FILE + values * _VALUE <= saved and values * _VALUE_BYTES <= _MAX_BYTES
+        return cost <= saved and row_cache(self._store, self._pool.engine) is not None
 
     def _suits(self, statement: StandingStatement) -> bool:
         windows = (window_spec.AllRows, window_spec.RangeWindow, window_spec.LandmarkWindow)
@@ -136,8 +140,7 @@ class SharedRows:
     @contextmanager
     def cursor(self) -> Iterator[PooledCursor]:
         """A cursor for statements over the shared rows."""
-        with self._lock:
-            cursor = PooledCursor(self._instance.cursor())
+        cursor = PooledCursor(self._pool.engine.open_cursor(), self._pool)
         try:
             yield cursor
         finally:
@@ -163,94 +166,56 @@ class SharedRows:
         """The name under which a statement finds the rows of one of its references."""
         folded = reference.name.lower()
         if folded not in self._names:
-            entry = self._snapshot.tables[self._tables[folded]]
-            table = self._load(f"t {folded}", lambda: table_sql(self._store.root, entry, self._store.reader))
-            pooled.create_view(reference.relation, f"SELECT * FROM {table}")
+            pooled.create_view(reference.relation, f"SELECT * FROM {self._load_table(pooled, folded)}")
             return reference.relation
         name = self._names[folded]
+        self._fill(name)
         view, shared = self._snapshot.view(name), self._streams[name]
         bounds = find_bounds(self._seen.view(name), reference.window)
         assert bounds is not None
-        earlier = bounds.now != view.now
-        table = self._load(f"s {folded}", lambda: self._rows_sql(view, shared))
         windowed = not isinstance(reference.window, window_spec.AllRows)
         label = f"_window_{view.entry.id}_{bounds.after}_{bounds.upto}" if windowed else reference.relation
-        time, limits = view.schema.field(view.model.time), []
-        if bounds.after is not None and bounds.after != shared.after:
-            limits.append(f"{quote_name(time.name)} > {timestamp_literal(bounds.after, time.type)}")
-        if earlier:  # only revisions look back, and these only where rows of a window are still live
-            limits.append(f"{quote_name(time.name)} <= {timestamp_literal(bounds.upto, time.type)}")
-        sql = f"SELECT * FROM {table}" + (f" WHERE {' AND '.join(limits)}" if limits else "")
-        pooled.create_view(label, sql)
+        if not (windowed and pooled.has_view(label)):
+            # Rows of an earlier slide's window that have died since are missing: only revisions look back, and they
+            # only where rows of a window still live.
+            selection = view.select(view.bounds(bounds.after, bounds.upto))
+            read = plan_window(self._snapshot, pooled, view, selection, shared.choose_names(view))
+            pooled.create_view(label, read.sql)
         return label
 
-    def _load(self, key: str, make_sql: Callable[[], str]) -> str:
-        """Put rows into memory once."""
+    def _fill(self, name: str) -> None:
+        """See that the rows of a stream are in memory, once in a round."""
         with self._lock:
-            if key not in self._loaded:
-                table = f"_rows_{next(_numbers)}"
-                self._instance.execute(f"CREATE TABLE {table} AS {make_sql()}")
-                self._loaded[key] = table
-            return self._loaded[key]
+            if name not in self._filled:
+                view, shared = self._snapshot.view(name), self._streams[name]
+                cache = row_cache(self._store, self._pool.engine)
+                if cache is not None:
+                    fields = needed_fields(view, shared.choose_names(view))
+                    cache.fill(self._store, view, fields, view.select(view.bounds(after=shared.after)))
+                self._filled.add(name)
 
-    def _rows_sql(self, view: StreamSnapshot, shared: _SharedStream) -> str:
-        """The rows of a stream; oldest first, so that DuckDB can skip what a short window does not need."""
-        needed = {name.lower() for name in (view.model.time, view.model.expires) if name is not None}
-        schema = view.schema
-        if shared.names is not None:
-            schema = pa.schema([f for f in schema if f.name.lower() in needed | shared.names])
-        selection = view.select(view.bounds(after=shared.after))
-        whole, edge = (tuple(sorted(part, key=lambda s: s.min_ts)) for part in (selection.whole, selection.edge))
-        ordered = Selection(selection.bounds, whole, edge)
-        self._store.reader.verify_columns({segment.file for segment in ordered.segments}, schema.names)
-        older_files = find_older_files(view.entry.definition, ordered.segments, self._store.reader)
-        return window_sql(self._store.root, view.model, schema, ordered, view.state.torn, older_files)
-
-    @cached_property
-    def _standing(self) -> "_StandingInstance":
-        standing: _StandingInstance = self._store.shared.attached(
-            "standing rows", lambda: _StandingInstance(self._store.root, instance.spill_folder(self._store))
-        )
-        return standing
-
-    @property
-    def _instance(self) -> duckdb.DuckDBPyConnection:
-        """The same one during the whole round, though that of another thread may replace it."""
-        if self._connection is None:
-            self._connection = self._standing.connection
-        return self._connection
+    def _load_table(self, pooled: PooledCursor, folded: str) -> str:
+        """Put a table of the warehouse into memory, once in a round."""
+        with self._lock:
+            if folded not in self._loaded:
+                table = f"_table_{next(_numbers)}"
+                entry = self._snapshot.tables[self._tables[folded]]
+                sql = table_sql(self._store.root, entry, self._store.reader)
+                pooled.cursor.execute(f"CREATE TABLE {table} AS {sql}")
+                self._loaded[folded] = table
+            return self._loaded[folded]
 
     def close(self) -> None:
-        """Drop the rows; if a statement has ended the instance, the next round has a new one."""
-        if self._connection is None:
-            return
-        drops = [f"DROP TABLE IF EXISTS {table}" for table in self._loaded.values()]
-        self._loaded.clear()
-        try:
-            for statement in drops or ["SELECT 1"]:
-                self._connection.execute(statement)
-        except duckdb.FatalException:
-            self._standing.replace(self._connection)
+        """Drop what only this round needed."""
+        if self._loaded:
+            with self.cursor() as pooled:
+                if self._pool.engine.generation == self._generation:
+                    for table in self._loaded.values():
+                        pooled.cursor.execute(f"DROP TABLE IF EXISTS {table}")
+            self._loaded.clear()
 
 
-class _StandingInstance:
-    """An instance whose statements run on the thread that asks, so that this thread's priority is theirs."""
-
-    def __init__(self, root: Path, spill: Path) -> None:
-        self._root, self._spill = root, spill
-        self._guard = threading.Lock()
-        self.connection = self._open()
-        keep_in_child(self)
-
-    def _open(self) -> duckdb.DuckDBPyConnection:
-        return instance.open_locked_instance(self._root, threads=1, spill=self._spill)
-
-    def replace(self, dead: duckdb.DuckDBPyConnection) -> None:
-        """Start anew after a fatal error inside DuckDB, which ends an instance for good."""
-        with self._guard:
-            if self.connection is dead:
-                self.connection = self._open()
-
-    def close(self) -> None:
-        """Let go of the instance; it ends with the last of its cursors."""
-        self.connection.close()
+def _find_period(query: QueryEntry, view: StreamSnapshot) -> int:
+    """The time between two runs of a query; a slot if it moves with the calendar."""
+    delta = view.entry.definition.slide
+    return min((pace.period * delta for pace in query.paces if pace.stream == view.name), default=delta)

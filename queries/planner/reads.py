@@ -74,8 +74,8 @@ def plan_window(
         files = _files_sql(store, view, selection, view.schema, names, torn, window=window, numbered=numbered)
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
-    fields = _needed_fields(view, names)
-    cache = row_cache(store) if pooled.shares_instance and not view.is_past else None
+    fields = needed_fields(view, names)
+    cache = None if pooled.engine is None or view.is_past else row_cache(store, pooled.engine)
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
         schema = view.schema if len(view.schema) <= MAX_SHOWN else pa.schema(fields)
@@ -90,11 +90,12 @@ def is_in_memory(
     store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: Collection[str]
 ) -> bool:
     """Whether all rows of a selection are in memory, with the columns that may be needed."""
-    cache = row_cache(store) if pooled.shares_instance else None
-    return cache is not None and cache.holds(view, _needed_fields(view, names), selection)
+    cache = None if pooled.engine is None else row_cache(store, pooled.engine)
+    return cache is not None and cache.holds(view, needed_fields(view, names), selection)
 
 
-def _needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+def needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+    """The columns of a stream that are kept in memory where `names` may be needed."""
     needed = {*names, view.model.time, view.model.expires}
     return tuple(field for field in view.schema if field.name in needed)
 

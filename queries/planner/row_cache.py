@@ -4,7 +4,8 @@ Segments never change, so a table is only added to: a column says which segment 
 what has left a window and what the planner leaves out are plain predicates on it. When a third of a table's rows is
 dead, or columns are wanted that it lacks, another takes its place; it is dropped whole when its last reader is done.
 Rows that are dead already are not taken in: a snapshot that is older than that reads their segments from files.
-A thread fills it after the answer that was read from files, and ends when there is nothing to do.
+A thread fills it after the answer that was read from files, and ends when there is nothing to do. Standing statements,
+which come again after each slide, have one of their own and fill it themselves before they are answered.
 """
 
 import contextlib
@@ -23,7 +24,6 @@ from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
-from windrow.queries.engine import instance
 from windrow.queries.engine.instance import WarehouseInstance
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import (
@@ -140,6 +140,8 @@ class RowCache:
         self._engine, self._columns = engine, columns
         self._generation = engine.generation
         self._guard = threading.RLock()
+        self._filling = threading.Lock()
+        """Held by who adds to the tables: the thread, or a round of standing statements."""
         self._tables: dict[int, CachedTable] = {}
         self._retired: list[CachedTable] = []
         self._wanted: dict[int, _Demand] = {}
@@ -148,6 +150,8 @@ class RowCache:
         self._thread: threading.Thread | None = None
         self._cursor: Any = None
         self._closed = threading.Event()
+        self._measured: int | None = None
+        """What all tables took after the last rows were added; None if one was dropped since."""
         self._names = itertools.count(1)
         self._reads = itertools.count(1)
         keep_in_child(self)
@@ -209,7 +213,8 @@ class RowCache:
             refused = self._refused.get(view.entry.id)
             if self._closed.is_set():
                 return
-            if refused is not None and demand.bytes > refused // 2 and 2 * self.bytes > self._columns.budget:
+            full = 2 * self._columns.reserved > self._columns.budget
+            if refused is not None and demand.bytes > refused // 2 and full:
                 return  # it did not fit, and nothing has changed
             earlier = self._wanted.get(view.entry.id)
             if earlier is not None:
@@ -217,6 +222,12 @@ class RowCache:
                 demand.segments = earlier.segments | demand.segments
             self._wanted[view.entry.id] = demand
             self._start()
+
+    def fill(self, store: Store, view: StreamSnapshot, fields: Sequence[pa.Field], selection: Selection) -> None:
+        """Keep these rows from now on, if there is room; returns when they are there."""
+        if not self.holds(view, fields, selection):
+            segments = {_place(segment): segment for segment in selection.segments}
+            self._try_to_fill(_Demand(view, store, {f.name: f for f in fields}, segments))
 
     @property
     def bytes(self) -> int:
@@ -267,14 +278,16 @@ class RowCache:
                 if over or not (idle or demand):
                     self._thread = None
                     return
-            try:
-                for table in idle:
-                    self._run(f"DROP TABLE IF EXISTS {table.sql_name}")
-                    self._columns.reserve(-table.bytes)
-                if demand is not None:
-                    self._fill(demand)
-            except (duckdb.Error, WindrowError, OSError, RuntimeError):
-                pass  # a file went, the engine was replaced, or all is being closed: what is there stays right
+            self._try_to_fill(demand, idle)
+
+    def _try_to_fill(self, demand: _Demand | None, idle: Sequence[CachedTable] = ()) -> None:
+        """Drop tables that nobody reads any more, and add rows."""
+        with self._filling, contextlib.suppress(duckdb.Error, WindrowError, OSError, RuntimeError):
+            # A file went, the engine was replaced, or all is being closed: what is there stays right.
+            for table in idle:
+                self._drop(table)
+            if demand is not None:
+                self._fill(demand)
 
     def _run(self, sql: str) -> Any:
         if self._cursor is None:
@@ -284,7 +297,8 @@ class RowCache:
 
     def _forget_old_engine(self) -> None:
         if self._engine.generation != self._generation:
-            self._generation, self._cursor = self._engine.generation, None
+            self._generation, self._cursor, self._measured = self._engine.generation, None, None
+            self._columns.reserve(-sum(table.bytes for table in (*self._tables.values(), *self._retired)))
             self._tables.clear()
             self._retired.clear()
 
@@ -324,7 +338,7 @@ class RowCache:
                 self._refused[stream] = demand.bytes
         if fits and replaced and old is not None:
             self._retire(old)
-        elif not fits and (replaced or self.bytes > self._columns.budget):
+        elif not fits and (replaced or self._columns.reserved > self._columns.budget):
             self._retire(table)
 
     def _choose(self, demand: _Demand, old: CachedTable | None, segments: dict[Place, Segment]) -> dict[str, pa.Field]:
@@ -392,10 +406,11 @@ class RowCache:
         """Add rows and compress them; False if there is no room."""
         if self._closed.is_set() or not self._make_room(table, self._step):
             return False
-        before = self._measure()
+        before = self._measured if self._measured is not None else self._measure()
         ((rows,),) = self._run(f"INSERT INTO {table.sql_name} {sql}")
         self._run(f"CHECKPOINT {_DATABASE}")
-        grown = self._measure() - before
+        self._measured = self._measure()
+        grown = self._measured - before
         with self._guard:
             table.bytes += grown
             table.rows += rows
@@ -405,12 +420,13 @@ class RowCache:
         return self._make_room(table, 0)
 
     def _measure(self) -> int:
+        """What all tables take."""
         rows = self._run("SELECT memory_usage_bytes FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'")
         return int(rows[0][0]) if rows else 0
 
     def _make_room(self, table: CachedTable, size: int) -> bool:
         """Drop tables of other streams, those first that were not read for longest, until so many bytes are free."""
-        while self.bytes + size > self._columns.budget:
+        while self._columns.reserved + size > self._columns.budget:
             with self._guard:
                 others = [
                     (other.used, stream)
@@ -431,16 +447,20 @@ class RowCache:
             if table.readers:
                 self._retired.append(table)
                 return
+        self._drop(table)
+
+    def _drop(self, table: CachedTable) -> None:
+        self._measured = None
         self._run(f"DROP TABLE IF EXISTS {table.sql_name}")
         self._columns.reserve(-table.bytes)
 
 
-def row_cache(store: Store) -> RowCache | None:
-    """The row cache of a warehouse; None if nothing is to be kept in memory."""
+def row_cache(store: Store, engine: WarehouseInstance) -> RowCache | None:
+    """The row cache of one of the instances of a warehouse; None if nothing is to be kept in memory."""
     if not store.columns.budget:
         return None
-    engine = instance.warehouse_instance(store)
-    cache: RowCache = store.shared.attached("row cache", lambda: RowCache(engine, store.columns))
+    name = "row cache" if engine.threads is None else "row cache of standing statements"
+    cache: RowCache = store.shared.attached(name, lambda: RowCache(engine, store.columns))
     return cache
 
 

@@ -207,13 +207,14 @@ def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
 
 # -- a synopsis, or the rows ------------------------------------------------------------------------------------------
 
-_SCAN_ROW = 60e-9
-_STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.2e-3, 3e-3
-_ARRAY_BUILD, _ARRAY_ANSWER = 0.2e-3, 0.2e-3
+_SCAN_ROW = 42e-9
+_STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 3e-3
+_ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.0e-3, 0.1e-3
 _KEPT_BYTE = 4e-9
-"""Seconds of processor time as measured on one machine (`bench standing`); only their ratios matter: to read a row
-in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes, each in DuckDB; the same
-by arrays; to write or merge a byte of a node."""
+"""Seconds of processor time as measured on one machine (`bench standing`, with windows of 60 slots); only their ratios
+matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
+each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
+merge a byte of a node."""
 NODE_BYTES = 800
 """What a node takes beside its rows."""
 BUDGET = 1.0
@@ -274,6 +275,7 @@ def compare_with_rows(
     if by_arrays and load.uses:  # one pass for all of them
         longest = max(window / period for window, period in load.uses)
         answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
+        answering += _ARRAY_PASS / min(period for _, period in load.uses)
     rows = sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in load.uses)
     return SynopsisCosts(keeping + answering, rows, load.slots * nodes * (slot_bytes + NODE_BYTES))
 

@@ -154,7 +154,7 @@ def _build_from_rows(
     after = context.entry.definition.model.slot_end(context.slide - max(entry.slots for entry in entries))
     built, others = _build_without_duckdb(store, context, entries, after)
     if others:
-        _register_rows(store, open_cursor(), context, others, after)
+        register_new_rows(store, open_cursor(), context, others, after)
         for entry in others:
             built[entry.number] = node_store.split_rows_by_slot(
                 fetch_rows(open_cursor(), node_store.build_sql(entry, "_came"))
@@ -207,7 +207,7 @@ def _split_by_slot(
     return tally.split_slots(rows, model.slots(model.times(rows)[0]), _MAX_SLOTS)
 
 
-def _register_rows(
+def register_new_rows(
     store: Store, cursor: Any, context: SlideContext, entries: Sequence[SynopsisEntry], after: int
 ) -> None:
     """The new rows that can be in a window, with their slots, as a table."""
@@ -215,7 +215,7 @@ def _register_rows(
     for segment in context.arrived:
         row_counts[segment.file] = row_counts.get(segment.file, 0) + segment.rows
     torn = {segment.file for segment in context.arrived if row_counts[segment.file] != segment.file_rows}
-    rows = _rows_sql(store, context.entry.definition, context.arrived, after, context.now, torn, entries)
+    rows = rows_sql(store, context.entry.definition, context.arrived, after, context.now, torn, entries)
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _came AS {rows}")
 
 
@@ -224,7 +224,7 @@ def _select_new_rows(segments: Sequence[Segment], after: int, now: int) -> Selec
     return select_segments(segments, WindowBounds(after, max(last, now), now))
 
 
-def _rows_sql(
+def rows_sql(
     store: Store,
     definition: StreamDefinition,
     segments: Sequence[Segment],
@@ -233,8 +233,9 @@ def _rows_sql(
     torn: set[str],
     entries: Sequence[SynopsisEntry],
 ) -> str:
+    """The rows of segments that can be in a window, with the columns that synopses need and their slots, as SQL."""
     model, schema, selection = definition.model, definition.schema, _select_new_rows(segments, after, now)
-    wanted = _find_columns(schema, entries)
+    wanted = find_columns(schema, entries)
     units = {name: schema.field(name).type.unit for name in (model.time, model.expires) if name is not None}
     columns = [quote_name(name) for name in wanted]
     columns.append(f"{node_store.slot_sql(model, model.time, units[model.time])} AS {SLOT}")
@@ -248,7 +249,7 @@ def _rows_sql(
     return f"SELECT {', '.join(columns)} FROM ({rows})"
 
 
-def _find_columns(schema: pa.Schema, entries: Sequence[SynopsisEntry]) -> list[str]:
+def find_columns(schema: pa.Schema, entries: Sequence[SynopsisEntry]) -> list[str]:
     """The columns that some synopsis names; a name that only seems to be one costs a little, never an answer."""
     text = "\n".join(
         [entry.where for entry in entries]
@@ -365,7 +366,7 @@ def fill_synopses(
     if slide is None:
         return [SynopsisUpdate(replace(entry, slide=None, floor=_NEVER_SLID), {}) for entry in wanted]
     with instance.open_cursor(store) as cursor:
-        rows = _offer_rows(store, cursor, view, slide, wanted)
+        rows = offer_stored_rows(store, cursor, view, slide, wanted)
         return [_fill_one(cursor, rows, slide, entry, choose) for entry in wanted]
 
 
@@ -388,7 +389,7 @@ def measure_nodes(store: Store, view: StreamSnapshot, entries: Sequence[Synopsis
         return [NodeSizes(1.0, 1.0, 0.0) for _ in entries]
     recent = [replace(entry, slots=min(entry.slots, _MEASURED_SLOTS)) for entry in entries]
     with instance.open_cursor(store) as cursor:
-        rows = _offer_rows(store, cursor, view, slide, recent)
+        rows = offer_stored_rows(store, cursor, view, slide, recent)
         return [_measure(cursor, entry, fetch_rows(cursor, _build_sql(entry, rows, slide))) for entry in recent]
 
 
@@ -397,12 +398,14 @@ def _measure(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> NodeSizes:
     return NodeSizes(built.num_rows / slots, _count_groups(cursor, entry, built), built.nbytes / slots)
 
 
-def _offer_rows(store: Store, cursor: Any, view: StreamSnapshot, slide: int, entries: Sequence[SynopsisEntry]) -> str:
+def offer_stored_rows(
+    store: Store, cursor: Any, view: StreamSnapshot, slide: int, entries: Sequence[SynopsisEntry]
+) -> str:
     """A relation of the stored rows that any of some synopses takes in; in memory if many read them."""
     model = view.entry.definition.model
     after = model.slot_end(slide - max((entry.slots for entry in entries), default=1))
     torn = set(view.state.torn)
-    rows = _rows_sql(store, view.entry.definition, view.segments, after, model.slot_end(slide), torn, entries)
+    rows = rows_sql(store, view.entry.definition, view.segments, after, model.slot_end(slide), torn, entries)
     if len(entries) <= _MAX_PASSES:
         return f"({rows})"
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE _stored AS {rows}")
@@ -426,7 +429,7 @@ def rebuild_nodes(
     store: Store, cursor: Any, view: StreamSnapshot, slide: int, entry: SynopsisEntry
 ) -> dict[Node, pa.Table | None]:
     """The nodes of a synopsis as the stored rows say."""
-    rows = _offer_rows(store, cursor, view, slide, [entry])
+    rows = offer_stored_rows(store, cursor, view, slide, [entry])
     return _fill_one(cursor, rows, slide, replace(entry, slide=None), None).nodes
 
 

@@ -16,6 +16,7 @@ from windrow.queries.synopses.kinds import BASIC
 from windrow.queries.synopses.node_store import choose_columns
 from windrow.queries.synopses.partial_aggregates import SynopsisNeed
 from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
+from windrow.queries.synopses.top_groups import find_top_groups
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -40,6 +41,8 @@ class StandingQuery:
     why: str
     """Why only its rows can answer it, where they must."""
     sql: str = ""
+    by: str = ""
+    """What answers it instead, if a summary does."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,13 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
             if entry.params:
                 raise CannotSplitError("it has parameters")
             statement = analyse_statement(store, snapshot, entry.sql)
+            top = find_top_groups(snapshot, entry.sql)
+            if top is not None:
+                by = f"summary {top.summary.name}"
+                queries.append(
+                    StandingQuery(entry.name, stream, period, entry.priority, None, top.describe(), entry.sql, by)
+                )
+                continue
             queries.append(StandingQuery(entry.name, stream, period, entry.priority, statement, "", entry.sql))
         except CannotSplitError as error:
             queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))

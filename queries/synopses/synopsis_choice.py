@@ -35,6 +35,7 @@ from windrow.queries.synopses.sharing import (
     collect_needs,
     share_synopses,
 )
+from windrow.queries.synopses.summaries import renew_summaries
 from windrow.queries.synopses.tally import make_build_plans
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
@@ -185,9 +186,10 @@ def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
 
 
 def renew_synopses(store: Store) -> None:
-    """Fill synopses anew where they were taken away, because their streams lost rows or have other columns."""
+    """Fill synopses and summaries anew where they were taken away: their streams lost rows, or have other columns."""
     queries: list[QueryEntry] = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
     reconcile_all(store, [pace for entry in queries for pace in entry.paces])
+    renew_summaries(store)
 
 
 def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:

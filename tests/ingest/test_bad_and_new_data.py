@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import json
 
 import pyarrow as pa
 import pytest
@@ -89,6 +90,10 @@ def test_the_progress_of_a_query_has_accepted_rejected_and_late_rows(spark, wh, 
         query.awaitTermination()
         messages += [entry for entry in windrow.spark.progress(query) if entry["numInputRows"]]
     assert [(entry["batchId"], entry["numInputRows"]) for entry in messages] == [(0, 3), (1, 7)]
+    own = [json.loads(entry.json) for entry in query.recentProgress]
+    assert all(not entry.get("observedMetrics") and "metrics" not in entry["sink"] for entry in own), (
+        "no place in Spark's"
+    )
     for entry, batch in zip(messages, batches, strict=True):
         accepted, reasons = entry["windrow"]["accepted"], entry["windrow"]["rejected"]
         assert (accepted, sum(reasons.values())) == (len(batch) - 1, 1)
@@ -149,13 +154,25 @@ def test_an_option_that_is_no_share_is_refused(spark, wh, source):
     assert wh.stream("s").spooled_rows == 0
 
 
-def test_what_was_saved_as_a_table_is_in_the_stream_and_the_table_says_that_it_cannot_be_read(spark, wh, source):
-    """Spark's catalog drops the options of a Python source, and tells the source nothing of the table."""
+def test_what_was_saved_as_a_table_is_in_the_stream_and_the_table_is_read_with_its_options(spark, wh, source):
+    """Spark's catalog drops the options of a Python source, and tells the source nothing of the table.
+
+    The source is made with the same options and flags for `save` and for `saveAsTable`, in a process of its own, so it
+    cannot refuse the one and take the other.
+    """
     df = spark.sql(f"SELECT {ROW}, 1L amount FROM range(2)")
     df.write.format("windrow").options(**source).mode("append").saveAsTable("s_table")
     try:
         with pytest.raises(Exception, match="needs the option 'path', which tables of Spark's catalog lose: use load"):
             spark.table("s_table").collect()
+        assert spark.read.options(**source).table("s_table").collect() == [], "the stream has not slid yet"
+        assert answers(wh) == [(0, 1), (1, 1)]
+        named = spark.read.options(**source).table("s_table").select("k", "amount")
+        assert sorted(map(tuple, named.collect())) == [(0, 1), (1, 1)]
+        options = ", ".join(f"{name} = '{value}'" for name, value in source.items())
+        assert spark.sql(f"SELECT count(*) FROM s_table WITH ({options})").collect() == [(2,)], "in SQL"
+        with pytest.raises(Exception, match="a stream is append-only"):
+            df.write.format("windrow").options(**source).mode("overwrite").saveAsTable("s_table")
     finally:
-        spark.sql("DROP TABLE s_table")
-    assert answers(wh) == [(0, 1), (1, 1)]
+        spark.sql("DROP TABLE IF EXISTS s_table")
+    assert answers(wh) == [(0, 1), (1, 1)], "only Spark's name for it is gone"

@@ -81,6 +81,7 @@ DATABASES = (
     "erasures",
     "blank",
     "arrivals",
+    "summaries",
     "objects",
     "deletions",
 )
@@ -139,6 +140,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "past_tables": records.PastTable,
     "erasures": records.ErasureEntry,
     "arrivals": records.ArrivalEntry,
+    "summaries": records.SummaryEntry,
     "objects": records.ObjectEntry,
     "roles": records.Role,
     "tokens": records.Token,

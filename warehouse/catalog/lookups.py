@@ -84,4 +84,5 @@ def find_name_clash(tables: Tables, name: str, but: str = "") -> str | None:
         for key, _ in tables.raw_items(database):
             if key.decode().lower() == name.lower() and not (database == but and key.decode() == name):
                 return key.decode()
-    return None
+    summaries = (entry.name for _, entry in tables.items("summaries"))
+    return next((summary for summary in summaries if summary.lower() == name.lower()), None)

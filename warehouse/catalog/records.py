@@ -785,6 +785,26 @@ class SynopsisEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Why it has its kind."""
 
 
+class SummaryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary of frequent items, as it was declared; its lists lie beside the synopses of its stream."""
+
+    stream: int
+    number: int
+    name: str
+    sql: str
+    kind: str
+    """What is counted: rows, or the sum of a column."""
+    frequent: int
+    """How many groups a list names."""
+    columns: tuple[tuple[str, int], ...]
+    """The columns of its relation that are groups: name, and which group."""
+    weight: str
+    """Key of the aggregate that it counts."""
+    counted: SynopsisEntry
+    """Which rows and groups, and how many slots back."""
+    created: int
+
+
 class ObjectEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A file that is in the object store, from the commit that names it until it is to be deleted."""
 

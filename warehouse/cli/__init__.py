@@ -25,6 +25,7 @@ COMMANDS = {
     "role": "windrow.cli.service:role",
     "token": "windrow.cli.service:token",
     "view": "windrow.cli.views:view",
+    "summary": "windrow.cli.summaries:summary",
     "advise": "windrow.cli.admin:advise",
     "status": "windrow.cli.admin:status",
     "check": "windrow.cli.admin:check",

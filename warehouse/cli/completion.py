@@ -46,7 +46,7 @@ class Names:
         self._columns.clear()
 
     def relations(self) -> dict[str, str]:
-        """Streams, views, tables and results, with their kind."""
+        """Streams, views, summaries, tables and results, with their kind."""
         if self._relations is None:
             rows = self._ask("SELECT name, kind FROM windrow.relations ORDER BY name")
             self._relations = {str(name): str(kind) for name, kind in rows}

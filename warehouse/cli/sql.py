@@ -361,11 +361,14 @@ def show_explanation(explanation: "Explanation") -> None:
         size = f"{terminal.size(relation.bytes[0])} of {terminal.size(relation.bytes[1])}"
         slide = "-" if window.slide is None else window.slide
         rows.append((window.stream, window.clause, slide, relation.path, *counts, size, relation.keys))
+    if explanation.summary:
+        terminal.say(explanation.summary)
     if rows:
         terminal.print_table(columns, rows, right=columns[4:8])
     if explanation.pattern:
         terminal.say(f"update pattern: {explanation.pattern}")
-    terminal.say(explanation.plan.rstrip())
+    if explanation.plan:
+        terminal.say(explanation.plan.rstrip())
 
 
 def _explanation_to_json(explanation: "Explanation") -> dict[str, Any]:
@@ -381,4 +384,5 @@ def _explanation_to_json(explanation: "Explanation") -> dict[str, Any]:
         }
 
     relations = [to_json(*pair) for pair in zip(explanation.relations, explanation.windows, strict=True)]
-    return {"relations": relations, "update_pattern": explanation.pattern, "plan": explanation.plan}
+    described = {"relations": relations, "update_pattern": explanation.pattern, "plan": explanation.plan}
+    return described | ({"summary": explanation.summary} if explanation.summary else {})

@@ -206,6 +206,10 @@ class RemoteWarehouse:
         """The views."""
         return list(self._call("views"))
 
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries."""
+        return list(self._call("summaries"))
+
     def queries(self) -> list[dict[str, Any]]:
         """The periodic queries."""
         return list(self._call("queries"))

@@ -169,6 +169,20 @@ def _drop_view(service: "Service", call: Call) -> Any:  # noqa: ARG001
     return {"dropped": call.path["name"]}
 
 
+def _summaries(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    return {"summaries": call.session.summaries()}
+
+
+def _create_summary(service: "Service", call: Call) -> Ask:  # noqa: ARG001
+    body = msgspec.structs.asdict(call.body)
+    return Ask("create_summary", body, f"create summary {call.body.name}: {call.body.sql}")
+
+
+def _drop_summary(service: "Service", call: Call) -> Any:  # noqa: ARG001
+    call.session.operate(call.path["name"]).drop_summary(call.path["name"])
+    return {"dropped": call.path["name"]}
+
+
 def _tables(service: "Service", call: Call) -> Any:  # noqa: ARG001
     return {"tables": call.session.tables()}
 
@@ -367,6 +381,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST", "/views", "Create a view", "operate", _create_view, body=requests.ViewRequest, asks=True, status=201
     ),
     Operation("DELETE", "/views/{name}", "Drop a view", "operate", _drop_view),
+    Operation("GET", "/summaries", "Summaries", "read", _summaries),
+    Operation(
+        "POST", "/summaries", "Create a summary", "operate", _create_summary, body=requests.SummaryRequest, asks=True,
+        status=201,
+    ),
+    Operation("DELETE", "/summaries/{name}", "Drop a summary", "operate", _drop_summary),
     Operation("GET", "/tables", "Tables", "read", _tables),
     Operation(
         "PUT", "/tables/{name}", "Put a table", "operate", _put_table, requests.TableOptions, takes_rows=True, asks=True

@@ -141,6 +141,14 @@ class QueryRequest(_Request, frozen=True):
     backfill: Duration | None = None
 
 
+class SummaryRequest(_Request, frozen=True):
+    """A summary of frequent items."""
+
+    name: Name
+    sql: Text
+    frequent: int = 64
+
+
 class ViewRequest(_Request, frozen=True):
     """A view."""
 

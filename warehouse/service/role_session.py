@@ -16,6 +16,7 @@ from windrow.queries import execution, isolation
 from windrow.queries.answer import Answer
 from windrow.queries.engine.types import quote_name
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
+from windrow.queries.synopses.summaries import find_summaries
 from windrow.queries.system_tables import TABLE_NAMES, shows
 from windrow.service import row_formats
 from windrow.snapshot import Snapshot
@@ -108,6 +109,10 @@ class RoleSession:
         """Create a view, which plans its statement."""
         return asdict(self.operate().create_view(**options))
 
+    def create_summary(self, **options: Any) -> dict[str, Any]:
+        """Create a summary, which plans its statement."""
+        return asdict(self.operate().create_summary(**options))
+
     def advise(self, name: str) -> dict[str, Any]:
         """What layout would serve a stream best; layouts are played through, which takes some hundred milliseconds."""
         advice = self.operate(name).advise(name)
@@ -152,6 +157,7 @@ class RoleSession:
             }
             others = [(name, "TABLE") for name in snapshot.tables]
             others += [(name, "RESULT") for name in STATEMENT_CONTEXT.find_results(snapshot, None)]
+            others += [(each.entry.name, "SUMMARY") for each in find_summaries(snapshot).values()]
         for name, kind in others:
             if name not in relations and self.role.sees(name):
                 relations[name] = kind, self._columns_of(quote_name(name))
@@ -228,6 +234,15 @@ class RoleSession:
             asdict(view) if operates else {"name": view.name}
             for view in self.warehouse.views()
             if self.role.sees(view.name)
+        ]
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Summaries that the role sees; an operator also sees their statements."""
+        operates = "operate" in self.role.rights
+        return [
+            asdict(summary) if operates else {"name": summary.name}
+            for summary in self.warehouse.summaries()
+            if self.role.sees(summary.name)
         ]
 
     # -- changing -----------------------------------------------------------------------------------------------------

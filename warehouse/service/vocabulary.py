@@ -24,6 +24,7 @@ def read_vocabulary(session: RoleSession) -> dict[str, Any]:
     def read(tables: Tables) -> list[tuple[str, str]]:
         streams = [entry.definition for _, entry in tables.items("streams")]
         relations = [(stream.name, "view" if stream.inputs else "stream") for stream in streams]
+        relations += [(entry.name, "summary") for _, entry in tables.items("summaries")]
         return relations + [(entry.name, "result") for _, entry in tables.items("queries")]
 
     role = session.role

@@ -24,7 +24,7 @@ from child_processes import PER_SLOT, REVISED_SLOTS
 from faulty_disks import join_child, start_child
 from sample_streams import BASE, DELTA
 from windrow.files import DELIVERY_CRASH_POINTS
-from windrow.queries.periodic.shared_rows import SharedRows
+from windrow.queries.planner.row_cache import RowCache
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64())])
 START, MINUTE = dt.datetime(2025, 3, 28, tzinfo=dt.UTC), dt.timedelta(minutes=1)
@@ -133,8 +133,8 @@ def test_differences_of_a_revision_are_to_the_revision_before(wh):
 def test_revisions_of_several_slides_share_rows_that_are_read_once(wh, monkeypatch):
     monkeypatch.setattr("windrow.queries.periodic.shared_rows._STATEMENT", 1.0)  # it always pays
     loaded = []
-    load = SharedRows._rows_sql
-    monkeypatch.setattr(SharedRows, "_rows_sql", lambda *args: loaded.append(1) or load(*args))
+    load = RowCache._fill
+    monkeypatch.setattr(RowCache, "_fill", lambda *args: loaded.append(1) or load(*args))
     history, first = LateHistory(wh, 1808), wh.stream("a").slide
     for number in range(3):
         wh.add_query(f"q{number}", f"SELECT k + {number} AS k FROM {WINDOW} ORDER BY k", revise="4 minutes")

@@ -189,13 +189,13 @@ def test_a_standing_statement_is_suspended_between_its_reads():
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="the system has no priorities of threads")
 def test_the_system_runs_one_time_statements_before_standing_ones(monkeypatch):
     """Inside a statement only the system can suspend: its threads of standing queries come after all others."""
-    actual, read = [], evaluation._RowStatements._answer_alone
+    actual, read = [], evaluation._RowStatements.answer
 
-    def answer(self, query):
+    def answer(self, query, pooled):
         actual.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-        return read(self, query)
+        return read(self, query, pooled)
 
-    monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", answer)
+    monkeypatch.setattr(evaluation._RowStatements, "answer", answer)
     with packet_warehouse.open_packet_warehouse() as wh:
         wh.add_query("q", "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE] JOIN hosts USING (src)")
         packet_warehouse.append_and_slide(wh, 21)

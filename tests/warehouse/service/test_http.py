@@ -174,13 +174,26 @@ def test_a_role_sees_what_was_granted_and_no_more(shared):
         assert [row[0] for row in ask(client, "SELECT stream FROM windrow.streams").json()["rows"]] == ["seen"]
         shown = ask(client, "SELECT query, statement FROM windrow.queries").json()["rows"]
         assert shown == [["counted", None]]
-        for page in ("/streams", "/queries", "/views", "/tables", "/status", "/metrics"):
+        for page in ("/streams", "/queries", "/views", "/summaries", "/tables", "/status", "/metrics"):
             answer = client.get(page)
             assert answer.status_code == 200
             assert "hidden" not in answer.text
             assert "secret" not in answer.text
         assert client.get("/streams/hidden").status_code == 403
         assert client.get("/queries/counted/results").json()["rows"][0][-1] == 299
+
+
+def test_summaries_are_created_asked_and_dropped(shared):
+    with shared.client("operator") as client:
+        body = {"name": "often", "sql": "SELECT k % 4 AS g, count(*) AS n FROM seen GROUP BY 1", "frequent": 2}
+        assert client.post("/summaries", json=body).json()["frequent"] == 2
+        assert client.post("/summaries", json=body).status_code == 400
+        assert [each["name"] for each in client.get("/summaries").json()["summaries"]] == ["often"]
+        assert ask(client, "SELECT sum(upper) >= 2 * max(lower) FROM often").json()["rows"] == [[True]]
+        with shared.client("analyst") as other:
+            assert other.get("/summaries").json() == {"summaries": []}
+            assert ask(other, "SELECT * FROM often").status_code == 400
+        assert client.delete("/summaries/often").json() == {"dropped": "often"}
 
 
 @pytest.mark.parametrize("word", ["EXPLAIN", "EXPLAIN ANALYZE"])
