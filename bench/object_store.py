@@ -1,7 +1,7 @@
 """Lines about object stores, for `bench scale`: what a warm cache costs, what a cold probe asks, whole files or ranges.
 
-The store is a folder behind a delay: each request waits as long as S3 takes to its first byte, and its bytes pass at one
-connection's rate. So the figures are of our code and of that delay, not of anybody's network.
+The store is a folder behind a delay: each request waits as long as S3 takes to its first byte, and its bytes pass at
+one connection's rate. So the figures are of our code and of that delay, not of anybody's network.
 """
 
 import contextlib
