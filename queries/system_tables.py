@@ -82,11 +82,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
-        oldest = {
-            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
-            for view in views
-            if "streams" in names
-        }
+        oldest = {view.name: find_oldest_expired(snapshot.store, tables, view) for view in views if "streams" in names}
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
             tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
@@ -276,7 +272,7 @@ def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> I
     } | {
         name: getattr(source, name)
         for source, names in (
-            (entry, ("missed", "output", "priority", "created")),
+            (entry, ("engine", "missed", "output", "priority", "created")),
             (state, ("delivered_at", "runs", "waiting", "failures", "error", "retry_at", "seconds")),
         )
         for name in names
@@ -331,7 +327,7 @@ _REJECTED_ROWS = pa.schema([
 ])  # fmt: skip
 _SHOWN = ("_reason", "_file", "_line", "_text")
 _QUERIES = pa.schema([
-    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    *_columns(_TEXT, "query statement engine sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
     *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
     ("seconds", pa.float64()), ("to_backfill", _INT),

@@ -31,6 +31,7 @@ from windrow.expired_rows import keep_limit
 from windrow.files import disk_errors
 from windrow.gaps import note_version
 from windrow.history import move_to_history
+from windrow.history_merge import offer_merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge_segments
 from windrow.indexes.segments import Histogram
@@ -178,6 +179,7 @@ class Slide:
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
                     report = replaced(report, **vars(keep_limit(self.store, self.stream, self.hooks)))
+                    offer_merge(self.store, self.stream)
         report = self._publish(report)
         _log_report(report)
         return report
@@ -429,7 +431,10 @@ def record_slide(
         late=state.late + record.late,
         bucket=update.bucket,
         overridden=tables.version if update.ended else state.overridden,
-        torn=find_torn_files(state.torn, rewritten, update.placed, remaining),
+        # The times of rows that overrides have ended do not say that they are dead.
+        torn=find_torn_files(
+            state.torn, [*rewritten, *(s for s in update.dropped if s.ended)], update.placed, remaining
+        ),
         heartbeat=state.heartbeat if target is None else max(state.heartbeat or target, target),
     )
     if has_history:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -31,6 +32,8 @@ from windrow.store import Store
 from windrow.times import format_time
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from windrow.advisor import Advice
     from windrow.append import AppendReport
     from windrow.backup import BackupReport
@@ -64,6 +67,7 @@ Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
 Durability = Literal["disk", "store"]
+Engine = Literal["duckdb", "spark"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -489,6 +493,7 @@ class Warehouse(StreamChanges):
         time: str = "_ts",
         expires: str = "_exp",
         keep: times.Duration | None = None,
+        recompute: bool = False,
         if_not_exists: bool = False,
     ) -> "View":
         """Declare a derived stream; it is filled at once, and moves in the slides of its inputs from then on.
@@ -506,6 +511,7 @@ class Warehouse(StreamChanges):
             time: What to call the column with the time of a result, the latest of its parts' times.
             expires: What to call the column with its expiry, the earliest of its parts'.
             keep: How long results stay after they came about, whatever becomes of their parts: a log of matches.
+            recompute: Have every slide compute it from scratch, also where new rows would do.
             if_not_exists: Leave a view of that name as it is.
         """
         from windrow.queries.periodic import result_views
@@ -513,8 +519,9 @@ class Warehouse(StreamChanges):
 
         if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
             return existing[0]
-        reads_results = result_views.reads_results(self._store, name, sql)
-        return (result_views.create_view if reads_results else ddl.create_view)(
+        reads_results = result_views.reads_results(self._store, name, sql)  # those are computed anew for each run
+        create = result_views.create_view if reads_results else partial(ddl.create_view, recompute=recompute)
+        return create(
             self._store,
             name,
             sql,
@@ -856,6 +863,8 @@ class Warehouse(StreamChanges):
         on_gap: RunGapPolicy = "tell",
         deadline: times.Duration | None = None,
         isolation: RunIsolation = "snapshot",
+        engine: Engine = "duckdb",
+        spark: "SparkSession | None" = None,
         backfill: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> "QueryStatus":
@@ -884,33 +893,22 @@ class Warehouse(StreamChanges):
             deadline: How long, by the stream's clock, a run waits at most; then it is made, and tells.
             isolation: Of slides that commit while a round runs: ``"snapshot"``: they are for the next round;
                 ``"latest"``: they are absorbed, and the run is of the newest slide.
+            engine: ``"spark"``: the statement is Spark's SQL, with our window clauses, and runs there.
+            spark: The session that plans it now; by default the active one of this process.
             backfill: Also make the runs of so long a time before now, from the history of its streams.
         """
         from windrow.queries.periodic import registry
+        from windrow.spark import find_engine
 
         if if_not_exists and (existing := [query for query in self.queries() if query.name == name]):
             return existing[0]
 
         return registry.add_query(
-            self._store,
-            name,
-            sql,
-            params=params,
-            slide=slide,
-            lag=lag,
-            sink=sink,
-            priority=priority,
-            missed=missed,
-            output=output,
-            revise=revise,
-            keep=keep,
-            timeout=timeout,
-            memory_limit=memory_limit,
-            on_gap=on_gap,
-            deadline=deadline,
-            isolation=isolation,
-            backfill=backfill,
-        )
+            self._store, name, sql, params=params, slide=slide, lag=lag, sink=sink, priority=priority, missed=missed,
+            output=output, revise=revise, keep=keep, timeout=timeout, memory_limit=memory_limit, on_gap=on_gap,
+            deadline=deadline, isolation=isolation, backfill=backfill, engine=engine,
+            run_engine=find_engine(spark) if engine == "spark" else None,
+        )  # fmt: skip
 
     def backfill(self, name: str, *, since: times.Instant) -> "QueryStatus":
         """Let a periodic query make the runs that it would have made since a time, from the history of its streams.
@@ -925,9 +923,9 @@ class Warehouse(StreamChanges):
         self, answer: "Answer | str", name: str, *, slide: times.Duration | None = None, **delivery: Any
     ) -> "QueryStatus":
         """Make a periodic query of one that was asked once, every `slide`; `delivery` is what `add_query` takes."""
-        from windrow.queries.periodic import registry
-
-        return registry.promote_statement(self._store, answer, name, slide=slide, **delivery)
+        if isinstance(answer, str):
+            return self.add_query(name, answer, slide=slide, **delivery)
+        return self.add_query(name, answer.text, slide=slide, **({"params": answer.params} | delivery))
 
     def queries(self) -> "list[QueryStatus]":
         """The periodic queries and how they are doing."""
@@ -942,7 +940,12 @@ class Warehouse(StreamChanges):
         registry.drop_query(self._store, name)
 
     def run_due(
-        self, names: Sequence[str] | None = None, *, now: bool = False, policy: Policy = "hybrid+late-pending"
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        now: bool = False,
+        policy: Policy = "hybrid+late-pending",
+        spark: "SparkSession | None" = None,
     ) -> "list[RunReport]":
         """Run the periodic queries that are due and deliver their results, each run exactly once.
 
@@ -951,11 +954,14 @@ class Warehouse(StreamChanges):
             now: Run them for the newest slide even if they are not due.
             policy: Which of them are answered together, and in which order: ``no-sharing``, ``aggressive``,
                 ``conservative``, ``hybrid``, ``hybrid+late`` or ``hybrid+late-pending``.
+            spark: The session that runs those of ``engine="spark"``; by default the active one of this process. Without
+                any they are reported as ``waiting``.
         """
         from windrow.queries.periodic import runner
+        from windrow.spark import find_engine
 
         wanted = None if names is None else arguments.check_names(names, "names")
-        return runner.run_due(self._store, wanted, now=now, policy=policy)
+        return runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark))
 
     def query_plan(self) -> "list[QueryPlanGroup]":
         """Which periodic queries are answered together, what they share and why."""

@@ -50,7 +50,7 @@ def find_delivered_results(snapshot: Snapshot, names: Collection[str] | None = N
 
 
 def _describe_pattern(statement: "Statement", snapshot: Snapshot) -> str:
-    from windrow.queries.views.update_patterns import describe_pattern
+    from windrow.queries.views.planner import describe_pattern
 
     return describe_pattern(statement, snapshot)
 

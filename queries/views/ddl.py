@@ -17,7 +17,7 @@ from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
@@ -26,9 +26,18 @@ from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_sql import describe_columns
 from windrow.queries.views.inputs import InputState
 from windrow.queries.views.join_statistics import JoinOrder, list_join_orders
-from windrow.queries.views.plan import ViewPlan
+from windrow.queries.views.partitions import is_exact
+from windrow.queries.views.plan import Partition, ViewPlan
 from windrow.queries.views.planner import expand_views, make_plan
-from windrow.queries.views.slide_hook import LOCK_SECONDS, ViewUpdates, find_plan, update_view
+from windrow.queries.views.slide_hook import (
+    LOCK_SECONDS,
+    InputClock,
+    ViewUpdates,
+    find_common_slot,
+    find_plan,
+    see_at,
+    update_view,
+)
 from windrow.queries.views.storage import DIED_COLUMN, ViewSlide
 from windrow.queries.views.update_patterns import Pattern
 from windrow.reference_tables import find_table
@@ -40,7 +49,7 @@ _MAX_SLOTS = 1_000_000
 
 
 @dataclass(frozen=True)
-class View(HtmlRecord):
+class View(TableRecord):
     """A view as it is reported to users."""
 
     name: str
@@ -79,13 +88,14 @@ def create_view(
     time: str,
     expires: str,
     keep: times.Duration | None = None,
+    recompute: bool = False,
 ) -> View:
     """Declare a view, fill it from what its inputs hold, and return its description."""
     store.check_writable()
     arguments.check_statement(sql)
     with ExitStack() as stack:
         written = sql
-        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack)
+        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack, recompute=recompute)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
         draft = ViewEntry(
             id=0,
@@ -109,6 +119,8 @@ def create_view(
         lifetime, longest = _find_lifetime(draft, plan, step)
         columns = list(schema)[0 if plan.recompute else 2 :]
         pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
+        if key is None and plan.partition is not None:
+            key = choose_key(columns, plan.partition)
         definition = make_view_definition(
             draft, columns, definitions, step, origin, lifetime, longest, pattern, key, time, expires,
             index_auto=index == "auto",
@@ -121,12 +133,12 @@ def create_view(
 
 
 def _plan_locked(
-    store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack
+    store: Store, name: str, sql: str, retroactive: Sequence[str], stack: ExitStack, *, recompute: bool
 ) -> tuple[str, ViewPlan, Snapshot]:
     """The statement of a view whose inputs are locked, its plan, and a snapshot of them."""
     with Snapshot(store) as first:
         check_free_name(first, name)
-        parts = _plan_in_snapshot(first, name, sql, retroactive)[1].streams
+        parts = _plan_in_snapshot(first, name, sql, retroactive, recompute=recompute)[1].streams
         numbers = {first.view(part.name).entry.id: part.name for part in parts}
     for number in sorted(numbers):
         path = store.lock_path(number)
@@ -134,17 +146,19 @@ def _plan_locked(
         operation = f"the slide of stream {numbers[number]!r}"
         stack.enter_context(locked(path, operation, LOCK_SECONDS, store.sleep))
     snapshot = stack.enter_context(Snapshot(store))
-    return *_plan_in_snapshot(snapshot, name, sql, retroactive), snapshot
+    return *_plan_in_snapshot(snapshot, name, sql, retroactive, recompute=recompute), snapshot
 
 
-def _plan_in_snapshot(snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str]) -> tuple[str, ViewPlan]:
+def _plan_in_snapshot(
+    snapshot: Snapshot, name: str, sql: str, retroactive: Sequence[str], *, recompute: bool
+) -> tuple[str, ViewPlan]:
     tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
     for table in retroactive:
         if table not in tables:
             raise UnknownTableError(f"view {name!r}: there is no table {table!r} that could be retroactive")
     streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
     sql = expand_statement(snapshot.store, name, sql)
-    return sql, make_plan(name, sql, streams, tables, retroactive)
+    return sql, make_plan(name, sql, streams, tables, retroactive, recompute=recompute)
 
 
 def expand_statement(store: Store, name: str, sql: str) -> str:
@@ -168,24 +182,32 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
     for table in view.retroactive:
         if table not in view.tables:
             raise ViewError(f"view {view.name!r} does not read table {table!r}; leave it out of retroactive")
-    if view.keep is not None and (plan.recompute or plan.distinct):
-        why = f"is recomputed at each slide ({plan.label.why})" if plan.recompute else "eliminates duplicates"
+    strict = f"is {'recomputed at each slide' if plan.recompute else 'strict'} ({plan.label.why})"
+    if view.keep is not None and (plan.label.pattern is Pattern.STRICT or plan.distinct):
+        why = "eliminates duplicates" if plan.distinct else strict
         raise ViewError(
             f"view {view.name!r} {why}, and keep= logs each result once when it comes about; keep a plain selection, "
             "join or union of windows, and group or deduplicate when asking it"
         )
     if view.keep is not None and view.restore:
         raise ViewError(f"view {view.name!r}: keep= has results that lived between two slides too; leave restore out")
-    if view.restore and plan.recompute:
+    if view.restore and plan.label.pattern is Pattern.STRICT:
         raise ViewError(
-            f"view {view.name!r} is recomputed at each slide ({plan.label.why}), so it cannot restore what lived "
-            "between two slides; leave restore out"
+            f"view {view.name!r} {strict}, so it cannot restore what lived between two slides; leave restore out"
         )
     if view.restore and plan.distinct:
         raise ViewError(
             f"view {view.name!r}: restore does not go with DISTINCT, whose values live on in other rows; "
             "restore in a view without DISTINCT, and make this a view of that"
         )
+
+
+def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | None:
+    """The search key of a strict view for which none was given: by it the rows are found that end before their time."""
+    compared = {name.lower() for names in partition.columns.values() for name in names}
+    fields = [field for field in columns if is_exact(field.type)]
+    best = [field.name for field in fields if field.name.lower() in compared] or [field.name for field in fields]
+    return best[0] if best else None
 
 
 def choose_slots(
@@ -214,6 +236,8 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
     pattern = plan.label.pattern
     if view.keep is not None:
         return view.keep, None
+    if plan.partition is not None:
+        return None, None if plan.partition.life is None else max(step, plan.partition.life)
     if pattern is Pattern.STRICT:
         return step, None
     longest = []
@@ -310,18 +334,18 @@ def _fill_view(
             view = snapshot.past_view(name, IncludingExpired())
         inputs[name] = InputState(view.entry, view.state.slide, view.state.ordinal, view.segments)
     entry = StreamEntry(id=0, definition=definition, created=store.clock())
-    clocks = [side.now for side in inputs.values()]
-    reached = [clock for clock in clocks if clock is not None]
-    updates, model, slide = ViewUpdates(), definition.model, 0
+    clocks = [InputClock(side.entry, side.now, side.ordinal) for side in inputs.values()]
+    updates, model = ViewUpdates(), definition.model
+    slide = store.catalog.read(lambda tables: find_common_slot(tables, model, clocks))
     try:
-        if reached:
-            slide = model.last_slot(min(reached))
-            clock = model.slot_end(slide) if len(reached) == len(clocks) else None
+        if any(each.now is not None for each in clocks):
+            clock = None if slide is None else model.slot_end(slide)
             draft = replace(draft, start=_find_start(snapshot, draft.inputs, clock))
-        if len(reached) == len(clocks) and draft.start is None:
+        if slide is not None and draft.start is None:
             view_slide = ViewSlide(store, entry, StreamState(layouts=(layout,)), slide, model.slot_end(slide), ())
             records = {name: ViewInput() for name in draft.inputs}
             view_state = InputState(entry, None, 0, ())
+            inputs = {name: see_at(store, side, view_slide.now) for name, side in inputs.items()}
             update_view(
                 store,
                 draft,
@@ -387,7 +411,7 @@ def list_views(store: Store) -> list[View]:
 
     def read(tables: Tables) -> list[View]:
         views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
-        return HtmlList(sorted(views, key=lambda view: view.name))
+        return TableList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 

@@ -491,7 +491,7 @@ class NativeJoin:
         rows = pa.table([combinations.columns[bound[column]] for column in columns], columns)
         values = rows.group_by(columns, use_threads=False).aggregate([]).drop_null()
         ranges = encode_partner_ranges(definition, values.columns)
-        return None if ranges is None else prune_by_directory(self.store, part, ranges)
+        return None if ranges is None else prune_by_directory(self.store, definition, ranges)
 
     def _schema(
         self, part: PlanPart, segments: Sequence[Segment], columns: Collection[str], row_filter: _RowFilter

@@ -361,7 +361,7 @@ class SqlUpdate:
         if not chosen or row_counts.get(chosen[0].right, 0) > MAX_REPEATS * max_keys:
             return None
         ranges = self._find_ranges(part, chosen, parts, min(max_keys, MAX_LOOKUP_KEYS)) if max_keys else None
-        return None if ranges is None else prune_by_directory(self.store, part, ranges)
+        return None if ranges is None else prune_by_directory(self.store, definition, ranges)
 
     def _choose_values(
         self,

@@ -8,12 +8,14 @@ rows are compared only in segments that hold both kinds.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import StreamDefinition
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.row_model import NEVER, SEQ, RowModel
+from windrow.indexes.segment_reader import Spans
 from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
@@ -142,6 +144,18 @@ def find_row_filter(
     return mixed, ahead
 
 
+def exclude_ended(segments: Sequence[Segment], ranges: SegmentRanges | None, now: int) -> SegmentRanges | None:
+    """Ranges of rows of segments (None: all rows) without the rows that overrides have ended by `now`."""
+    if not any(segment.ended for segment in segments):
+        return ranges
+    live = {}
+    for segment in segments:
+        starts, stops = (np.array([segment.start]), np.array([segment.stop])) if ranges is None else ranges[segment.id]
+        spans = Spans((segment.file,), np.zeros(len(starts), np.int64), starts, stops).without_ended([segment], now)
+        live[segment.id] = spans.start, spans.stop
+    return live
+
+
 class RelationBinder:
     """Registers the parts of a plan as relations of a cursor.
 
@@ -149,12 +163,16 @@ class RelationBinder:
         store: The warehouse.
         pooled: The cursor on which the statement will run.
         interval: Of the update.
+        ended_by: Rows that overrides have ended by then are left out; by default as those that expired.
     """
 
-    def __init__(self, store: Store, pooled: PooledCursor, interval: UpdateInterval) -> None:
+    def __init__(
+        self, store: Store, pooled: PooledCursor, interval: UpdateInterval, ended_by: int | None = None
+    ) -> None:
         self._store = store
         self._pooled = pooled
         self.interval = interval
+        self._ended_by = interval.floor if ended_by is None else ended_by
 
     def find_groups(self, part: PlanPart, state: InputState, position: InputPosition, which: str) -> list[SegmentGroup]:
         """The segments that hold such rows, and which of their rows those are."""
@@ -164,11 +182,15 @@ class RelationBinder:
         for segment in state.segments:
             if not may_matter(part, segment, self.interval):
                 continue
-            condition = self._window_condition(part, segment)
+            if state.slide is None or segment.first_slide > state.slide:
+                continue
+            terms = [self._window_condition(part, segment)]
+            if segment.last_slide > state.slide:  # the view is behind an input of which it sees an earlier slide
+                terms.append(f"(({quote_name(SEQ)} + {segment.seq_base}) >> {SEQ_BITS}) <= {state.ordinal}")
             arrival_condition = self._arrival_condition(part, segment, position, which, before)
             if arrival_condition is None:
                 continue
-            condition = " AND ".join(term for term in (condition, arrival_condition) if term)
+            condition = " AND ".join(term for term in (*terms, arrival_condition) if term)
             kinds.setdefault((condition, segment.seq_base if ordered else 0), []).append(segment)
         return [SegmentGroup(tuple(segments), condition, base) for (condition, base), segments in kinds.items()]
 
@@ -288,6 +310,7 @@ class RelationBinder:
                 for field in full
             ]
         )
+        ranges = exclude_ended(segments, ranges, self._ended_by)
         if ranges is None:
             rows = sum(segment.rows for segment in segments)
         else:

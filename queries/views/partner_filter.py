@@ -18,7 +18,7 @@ from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
-from windrow.queries.views.plan import PlanPart, Prune
+from windrow.queries.views.plan import Prune
 from windrow.store import Store
 
 # How a large partner is read: by its directories, filtered, or whole. They matter to `bench views`, but
@@ -117,11 +117,10 @@ def encode_partner_ranges(definition: StreamDefinition, values: Sequence[pa.Chun
     return [KeyRange(low, native_keys.successor(low), open_ended=True) for low in encoded]
 
 
-def prune_by_directory(store: Store, part: PlanPart, ranges: Sequence[KeyRange]) -> Prune:
-    """Which rows of a part's segments have such keys."""
-    definition, directories = part.definition, store.directories
-    assert definition is not None
-    layouts = store.catalog.read(lambda tables: find_stream(tables, part.name)[1].layouts)
+def prune_by_directory(store: Store, definition: StreamDefinition, ranges: Sequence[KeyRange]) -> Prune:
+    """Which rows of a stream's segments have such keys."""
+    directories = store.directories
+    layouts = store.catalog.read(lambda tables: find_stream(tables, definition.name)[1].layouts)
     sorted_by_key = {layout.id for layout in layouts if layout.key == definition.key}
 
     def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], SegmentRanges] | None:

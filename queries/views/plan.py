@@ -1,6 +1,6 @@
 """The plan of a view: the parts that its statement reads, the columns that join them, and the SQL that is run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +86,23 @@ class PlanBranch:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """Which rows of its inputs belong together in a strict view: those on which one result can depend.
+
+    Args:
+        columns: For each part, by number, the columns whose values say where a row belongs; alike in all parts.
+        watched: Parts of which the end of a row can bring results, or take away others than those with that row.
+        alone: Parts of which a result has one row, and no other row of the same part has anything to do with it.
+        life: The longest that a result can live; None: for ever.
+    """
+
+    columns: Mapping[int, tuple[str, ...]]
+    watched: frozenset[int]
+    alone: frozenset[int]
+    life: int | None
+
+
+@dataclass(frozen=True)
 class ViewPlan:
     """How a view is computed.
 
@@ -99,6 +116,7 @@ class ViewPlan:
         prefix: Begins the names of hidden columns.
         result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
+        partition: Of a strict view that is kept up from new rows.
     """
 
     statement: Statement
@@ -109,16 +127,17 @@ class ViewPlan:
     sql: str
     prefix: str
     result_columns: tuple[tuple[str, int, str], ...] = ()
+    partition: Partition | None = None
 
     @property
     def recompute(self) -> bool:
         """Whether every slide computes it from scratch."""
-        return self.label.pattern is Pattern.STRICT
+        return self.label.pattern is Pattern.STRICT and self.partition is None
 
     @property
     def reach(self) -> dict[str, int | None]:
         """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
-        whole = self.recompute or self.distinct
+        whole = self.label.pattern is Pattern.STRICT or self.distinct
         branches = [self.streams] if whole else [branch.streams for branch in self.branches if len(branch.streams) > 1]
         lives = {(part.name, part.life) for streams in branches for part in streams}
         names = {name for name, _ in lives}

@@ -17,17 +17,20 @@ from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.planner import resolve_keys
+from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
-from windrow.queries.sql.statement import Reference, Statement, parse
+from windrow.queries.sql.statement import Reference, Statement, parse, refuse_past
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
+from windrow.queries.views.partitions import find_partition
 from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
 from windrow.queries.views.update_patterns import Label, Pattern
+from windrow.snapshot import Snapshot
 
 
 def edit_statement(name: str, plan: ViewPlan) -> str:
@@ -139,6 +142,8 @@ def make_plan(
     streams: Mapping[str, StreamDefinition],
     tables: Mapping[str, pa.Schema],
     retroactive: Sequence[str] = (),
+    *,
+    recompute: bool = False,
 ) -> ViewPlan:
     """Read a view's statement, or say why it cannot be one.
 
@@ -148,9 +153,10 @@ def make_plan(
         streams: All streams there are.
         tables: The columns of all tables there are.
         retroactive: Tables whose changes reach back.
+        recompute: Have every slide compute it from scratch, also where new rows would do.
     """
     statement = parse(sql)
-    statement.refuse_past("a view")
+    refuse_past(statement.references, "a view")
     folded = {known_name.lower(): known_name for known_name in (*streams, *tables)}
     for reference in statement.references:
         if reference.schema.lower() == SYSTEM_SCHEMA:
@@ -165,7 +171,13 @@ def make_plan(
         raise ViewError(f"view {name!r} reads no stream; ask the table itself, or store the answer with put_table")
     label = update_patterns.label_query(statement.tree, _label_leaves(parts, retroactive))
     prefix = find_free_prefix(statement.sql.encode())
+    if recompute and label.pattern is not Pattern.STRICT:
+        label = Label(Pattern.STRICT, "recompute=True: every slide computes it from scratch")
     if label.pattern is Pattern.STRICT:
+        draft = ViewPlan(statement, label, parts, (), False, "", prefix)
+        partitioned = None if recompute else find_partition(statement, parts, draft.begins, draft.ends, prefix)
+        if partitioned is not None:
+            return replace(draft, sql=partitioned.sql, partition=partitioned.partition)
         plain_parts = tuple(replace(part, relation=part.reference.relation) for part in parts)
         return ViewPlan(statement, label, plain_parts, (), False, statement.sql.rstrip().rstrip(";"), prefix)
     selects = list(_union_selects(name, statement.tree))
@@ -287,6 +299,36 @@ def _label_leaves(parts: Sequence[PlanPart], retroactive: Sequence[str]) -> upda
         return update_patterns.label_stream(part.definition, part.reference.window)
 
     return leaf
+
+
+def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
+    """The update pattern of any statement in words, and how a view of it would be kept; empty if it reads no stream."""
+    streams = {name: snapshot.view(name).entry.definition for name in snapshot.streams()}
+    tables = {name: read_table_schema(entry) for name, entry in snapshot.tables.items()}
+    folded = {name.lower(): name for name in (*streams, *tables)}
+    references = {each.relation.lower(): each for each in statement.references if not each.schema}
+    if not any(folded.get(each.name.lower()) in streams for each in references.values()):
+        return ""
+
+    def leaf(node: Node) -> Label:
+        reference = references.get(node["qualified_name"]["path"][-1].lower())
+        definition = None if reference is None else streams.get(folded.get(reference.name.lower(), ""))
+        if reference is None or definition is None:
+            return update_patterns.STATIC_LABEL
+        if definition.pattern == str(Pattern.STRICT) and not definition.has_overrides:
+            return Label(Pattern.STRICT, f"view {definition.name} is computed anew at each slide")
+        return update_patterns.label_stream(definition, reference.window)
+
+    try:
+        label = update_patterns.label_query(statement.tree, leaf)
+    except KeyError:  # a pivot is not one query but several, with nodes of its own
+        label = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
+    text = update_patterns.MAINTENANCE_TEXT[label.pattern]
+    if label.pattern is Pattern.STRICT and all(each.name.lower() in folded for each in statement.references):
+        parts = tuple(_find_parts(statement, streams, tables, folded))
+        prefix = find_free_prefix(statement.sql.encode())
+        text = text if find_partition(statement, parts, "t", "e", prefix) is None else update_patterns.OVERRIDE_TEXT
+    return f"{label}; kept as a view: {text}"
 
 
 # -- the shape of a plan that can be kept up from new rows -----------------------------------------------------------

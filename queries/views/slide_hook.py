@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from windrow.catalog.records import StreamEntry, TableEntry, ViewEntry, ViewInpu
 from windrow.definitions import StreamDefinition
 from windrow.errors import DamageError
 from windrow.indexes.bounded_cache import BoundedCache
+from windrow.indexes.row_model import RowModel
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
 from windrow.queries.views.delta_join import NativeJoin, can_join_natively
@@ -27,6 +29,7 @@ from windrow.queries.views.join_statistics import estimate_rate, update_statisti
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
+from windrow.queries.views.strict_update import StrictUpdate
 from windrow.reference_tables import read_versions
 from windrow.slide_hooks import Contribution, SlideContext, SlideHook, find_removal_limit, prepare_contributions
 from windrow.snapshot import Snapshot
@@ -91,7 +94,7 @@ def find_plan(store: Store, view: ViewEntry, streams: dict[str, StreamDefinition
     plans: _PlanCache = store.shared.attached("view plans", lambda: _PlanCache(_MAX_PLANS))
     cached = plans.get(view.id)
     if cached is None or cached[0] != made_from:
-        cached = made_from, make_plan(view.name, view.sql, streams, tables, view.retroactive)
+        cached = made_from, make_plan(view.name, view.sql, streams, tables, view.retroactive, recompute=view.recompute)
         plans.put(view.id, cached)
     return cached[1]
 
@@ -117,17 +120,55 @@ def find_dependents(tables: Tables, stream: int) -> list[int]:
 def compute_clock(tables: Tables, view: ViewEntry, new_clocks: dict[int, int]) -> int | None:
     """Where a view's clock will be once some of its inputs have moved to the given times; None if one has no clock."""
     entry = tables.get("streams", view.name.encode())
-    clocks = []
+    inputs = []
     for name, number in view.inputs.items():
-        state = tables.get("states", catalog_key(number))
+        state, of_input = tables.get("states", catalog_key(number)), tables.get("streams", name.encode())
         clock = new_clocks.get(number)
         if clock is None and state.slide is not None:
-            clock = tables.get("streams", name.encode()).definition.model.slot_end(state.slide)
-        if clock is None:
+            clock = of_input.definition.model.slot_end(state.slide)
+        inputs.append(InputClock(of_input, clock, state.ordinal))
+    slot = find_common_slot(tables, entry.definition.model, inputs)
+    return None if slot is None else int(entry.definition.model.slot_end(slot))
+
+
+@dataclass(frozen=True)
+class InputClock:
+    """Where the clock of a view's input stands: also of a slide that is not committed yet."""
+
+    entry: StreamEntry
+    now: int | None
+    ordinal: int
+    """Of its last slide; earlier ones are on record."""
+
+
+def find_common_slot(tables: Tables, model: RowModel, inputs: Sequence[InputClock]) -> int | None:
+    """The last slot of a view that all of its inputs have reached; None before they have.
+
+    A strict view is known at the instants of its own slides only: what is read from one has an end at such an instant.
+    """
+    clocks = [each.now for each in inputs if each.now is not None]
+    if len(clocks) < len(inputs):
+        return None
+    strict, slot = [each for each in inputs if each.entry.definition.has_overrides], model.last_slot(min(clocks))
+    while True:
+        instants = [_find_instant(tables, each, model.slot_end(slot)) for each in strict]
+        reached = [instant for instant in instants if instant is not None]
+        if len(reached) < len(instants):
             return None
-        clocks.append(clock)
-    model = entry.definition.model
-    return int(model.slot_end(model.last_slot(min(clocks))))
+        if all(instant == model.slot_end(slot) for instant in reached):
+            return int(slot)
+        slot = min(slot - 1, *(model.last_slot(instant) for instant in reached))
+
+
+def _find_instant(tables: Tables, each: InputClock, clock: int) -> int | None:
+    """The last instant up to `clock` at which an input has slid."""
+    if each.now is not None and each.now <= clock:
+        return each.now
+    for ordinal in range(each.ordinal, 0, -1):
+        entry = tables.get("slides", catalog_key(each.entry.id, ordinal))
+        if entry is not None and entry.now <= clock:
+            return int(entry.now)
+    return None
 
 
 def find_needed_rows(tables: Tables, entry: StreamEntry, now: int) -> int | None:
@@ -258,11 +299,10 @@ def _prepare_view(
     """Compute and write what a view's next slide needs; None if its clock stays where it is."""
     current = snapshot.view(view.name)
     model = current.entry.definition.model
-    clocks = [inputs[name].now for name in view.inputs]
-    reached = [clock for clock in clocks if clock is not None]
-    if len(reached) < len(clocks):
+    clocks = [InputClock(inputs[name].entry, inputs[name].now, inputs[name].ordinal) for name in view.inputs]
+    slide = store.catalog.read(lambda tables: find_common_slot(tables, model, clocks))
+    if slide is None:
         return None
-    slide = model.last_slot(min(reached))
     if current.state.slide is not None and slide <= current.state.slide:
         return None
     if current.state.slide is None and view.start is not None and model.slot_end(slide) < view.start:
@@ -275,11 +315,30 @@ def _prepare_view(
     hooks = [f for f in context.hooks if f.needed_after]
     needed = store.catalog.read(lambda tables: find_removal_limit(tables, hooks, current.entry, slide))
     plan = find_plan(store, view, {name: inputs[name].definition for name in view.inputs}, snapshot)
-    update_view(store, view, plan, view_slide, view_state, inputs, records, snapshot.tables, numbers, needed, updates)
+    seen = {name: see_at(store, inputs[name], view_slide.now) for name in view.inputs}
+    update_view(store, view, plan, view_slide, view_state, seen, records, snapshot.tables, numbers, needed, updates)
     if view.keep is not None and current.state.slide is None:
         updates.begun[view.id] = view_slide.now
     store.files.reach("view.written")
     return view_slide
+
+
+def see_at(store: Store, state: InputState, clock: int) -> InputState:
+    """An input as it was when its clock stood there; only of strict views, whose later slides change what was before.
+
+    Rows that another stream takes in late belong to the earlier instants too.
+    """
+    if not state.definition.has_overrides or state.now is None or state.now <= clock:
+        return state
+
+    def find_slide(tables: Tables) -> InputState:
+        for ordinal in range(state.ordinal, 0, -1):
+            entry = tables.get("slides", catalog_key(state.entry.id, ordinal))
+            if entry is not None and entry.now <= clock:
+                return replaced(state, slide=entry.slide, ordinal=ordinal)
+        return replaced(state, slide=None, ordinal=0)
+
+    return store.catalog.read(find_slide)
 
 
 def update_view(
@@ -318,11 +377,14 @@ def update_view(
         min((record.pending for record in records.values() if record.pending is not None), default=None),
         {} if view.recompute else store.catalog.read(lambda found: {t: read_versions(found, t) for t in view.tables}),
     )
-    update = (
-        NativeJoin(store, update_inputs)
-        if can_join_natively(plan, view_slide.entry.definition)
-        else SqlUpdate(store, update_inputs)
-    )
+    update: StrictUpdate | NativeJoin | SqlUpdate
+    if plan.partition is not None:
+        update = StrictUpdate(store, update_inputs)
+        view_slide.end_rows(update.find_endings())
+    elif can_join_natively(plan, view_slide.entry.definition):
+        update = NativeJoin(store, update_inputs)
+    else:
+        update = SqlUpdate(store, update_inputs)
     input_updates: list[InputUpdate] = []
     updates.moved.append((view_slide, input_updates))
     view_slide.write(

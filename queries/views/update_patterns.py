@@ -14,9 +14,7 @@ import duckdb
 
 from windrow.definitions import StreamDefinition
 from windrow.queries.sql.parse_tree import Node
-from windrow.queries.sql.statement import Statement
 from windrow.queries.sql.window_spec import CountWindow, OffsetWindow, RangeWindow, SessionWindow, WindowSpec
-from windrow.snapshot import Snapshot
 
 
 class Pattern(IntEnum):
@@ -38,6 +36,8 @@ MAINTENANCE_TEXT = {
     Pattern.STRICT: "recomputed at each slide: later rows decide when a row leaves",
 }
 """How a result of each class is kept on disk."""
+OVERRIDE_TEXT = "doubly partitioned index: later rows end a row sooner than is stored with it, or bring it back"
+"""How a strict result is kept that new rows keep up."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def label_stream(definition: StreamDefinition, window: WindowSpec) -> Label:
         return Label(Pattern.STRICT, f"a session window over {name}: newer rows begin another session")
     if isinstance(window, OffsetWindow):
         return Label(Pattern.STRICT, f"a window over {name} that ended before the clock: old rows come into it")
+    if definition.has_overrides:
+        return Label(Pattern.STRICT, f"rows of view {name} can end before their time")
     length = window.length if isinstance(window, RangeWindow) else None
     lifetime = definition.longest_life
     if definition.expires is not None:
@@ -95,29 +97,6 @@ def label_table(name: str, *, retroactive: bool) -> Label:
 def label_query(tree: Node, leaf: LabelLeaf) -> Label:
     """The update pattern of a query."""
     return _Labeller(leaf).query(tree, {})
-
-
-def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
-    """The update pattern of any statement in words, and how a view of it would be kept; empty if it reads no stream."""
-    streams = {name.lower(): name for name in snapshot.streams()}
-    references = {each.relation.lower(): each for each in statement.references if not each.schema}
-    if not any(each.name.lower() in streams for each in references.values()):
-        return ""
-
-    def leaf(node: Node) -> Label:
-        reference = references.get(node["qualified_name"]["path"][-1].lower())
-        if reference is None or reference.name.lower() not in streams:
-            return STATIC_LABEL
-        definition = snapshot.view(streams[reference.name.lower()]).entry.definition
-        if definition.pattern == str(Pattern.STRICT):
-            return Label(Pattern.STRICT, f"view {definition.name} is computed anew at each slide")
-        return label_stream(definition, reference.window)
-
-    try:
-        label = label_query(statement.tree, leaf)
-    except KeyError:  # a pivot is not one query but several, with nodes of its own
-        label = Label(Pattern.STRICT, "a pivot: a new row replaces the old value")
-    return f"{label}; kept as a view: {MAINTENANCE_TEXT[label.pattern]}"
 
 
 @lru_cache(maxsize=1)

@@ -573,6 +573,10 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How long, by the stream's clock, a run waits for what is missing."""
     isolation: str = "snapshot"
     """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
+    engine: str = "duckdb"
+    """Whose SQL the statement is, and who runs it: duckdb or spark."""
+    unwindowed: tuple[str, ...] = ()
+    """Of Spark's SQL: the relations that it names without a window clause, which only Spark's parser can tell."""
 
 
 class ResultPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ view = LazyGroup(
 @click.option("--time", metavar="NAME", default="_ts", show_default=True, help="Name the column of results' times.")
 @click.option("--expires", metavar="NAME", default="_exp", show_default=True, help="Name the column of their expiries.")
 @click.option("--slide", metavar="DURATION", help="How often it moves; by default whenever its inputs' clocks let it.")
+@click.option("--recompute", is_flag=True, help="Compute it from scratch at each slide, also where new rows would do.")
 @click.option("--retroactive", metavar="TABLE", multiple=True, help="A table whose changes reach back; several times.")
 @click.option(
     "--index", metavar="LAYOUT", default="auto", show_default=True, help="A layout such as 'round-robin 4 4'."

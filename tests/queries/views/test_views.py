@@ -211,8 +211,8 @@ STRICT = [
 
 
 @pytest.mark.parametrize("sql", STRICT)
-def test_a_strict_plan_is_what_its_query_gives_at_each_slide(wh, sql):
-    wh.create_view("v", sql)
+def test_a_recomputed_plan_is_what_its_query_gives_at_each_slide(wh, sql):
+    assert wh.create_view("v", sql, recompute=True).recomputed
     for minute in range(1, 9):
         append_rows(
             wh, "a", (minute - 0.5, minute % 3, minute), (minute - 0.3, 1, 2), (max(0.1, minute - 2.5), 2, minute)

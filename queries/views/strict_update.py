@@ -1,0 +1,410 @@
+"""Updates of strict views from new rows: what was in the result for the rows that changed, and what is now.
+
+A strict view that is divided into partitions (see `partitions.py`) is computed twice at a slide, for the partitions
+alone of which rows came, ended before their time, or ended where that brings other results: as of its last slide and as
+of this one. What is only in the first has ended and is found again in the view's own segments, what is only in the
+second has come. So no row need say why it is there, and late rows, lagging inputs and views of views are no special
+cases.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.definitions import StreamDefinition
+from windrow.indexes.arrow_arrays import to_arrow
+from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.end_overrides import find_ended_rows, read_ends
+from windrow.indexes.row_model import NEVER, Int64s
+from windrow.indexes.segments import Segment
+from windrow.queries.engine import arrow_source, cursor_pool
+from windrow.queries.engine.types import quote_name
+from windrow.queries.sql.analysis import analyse
+from windrow.queries.views.delta_sql import BATCH_ROWS, UpdateInputs, translating_errors
+from windrow.queries.views.inputs import (
+    ALL,
+    KNOWN,
+    NEW,
+    InputState,
+    RelationBinder,
+    SegmentGroup,
+    UpdateInterval,
+    ends_sql,
+    time_sql,
+)
+from windrow.queries.views.partner_filter import (
+    MANY_PARTNER_ROWS,
+    MAX_LOOKUP_KEYS,
+    Mask,
+    encode_partner_ranges,
+    make_mask,
+    max_lookup_keys,
+    prune_by_directory,
+)
+from windrow.queries.views.plan import Partition, PlanPart, Prune
+from windrow.queries.views.storage import RowEnding
+from windrow.store import Store
+
+_BEFORE, _AFTER, _KEYS, _STORED = "_v before", "_v after", "_v keys", "_v stored"
+_STATE, _OWNER = "_v state", "_v part"
+_ENDED, _STAYS, _NEW = 0, 1, 2
+"""Rows of an input that an override has ended since the last update; that were there; that have come."""
+_SEGMENT, _ROW, _END, _COPY = "_v segment", "_v row", "_v end", "_v copy"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a part at an update: its relation, and how many there are at most."""
+
+    part: PlanPart
+    groups: Sequence[SegmentGroup]
+    binder: RelationBinder
+    prune: Prune | None = None
+
+
+class StrictUpdate:
+    """One update of one strict view.
+
+    Args:
+        store: The warehouse.
+        update: What it reads.
+    """
+
+    def __init__(self, store: Store, update: UpdateInputs) -> None:
+        assert update.plan.partition is not None
+        self.store, self.update, self.plan = store, update, update.plan
+        self.partition: Partition = update.plan.partition
+        self.pooled = cursor_pool.take_cursor(store)
+        self.distinct: dict[int, dict[str, float]] = {}
+        """As in `SqlUpdate`; nothing is counted here."""
+        self.pending: int | None = None
+        """No duplicates are eliminated here."""
+        self._changes: str | None = None
+        self._temporary: list[str] = []
+
+    def find_endings(self) -> list[RowEnding]:
+        """Rows of the view that have ended before their time; to be called before `compute_results`."""
+        try:
+            with translating_errors(self.update.name):
+                if self.update.interval.before is None:
+                    self._register_whole()
+                    self._changes = f"SELECT * FROM ({self.plan.sql}\n)"
+                    return []
+                if not self._store_changed_rows():
+                    return []
+                self._store_results()
+                self._changes = f"FROM {quote_name(_AFTER)} EXCEPT ALL FROM {quote_name(_BEFORE)}"
+                return self._find_ended()
+        except BaseException:
+            self.pooled.release(reusable=False)
+            raise
+
+    def compute_results(self) -> Iterator[pa.RecordBatch]:
+        """Results that have come: when they begin and end in microseconds, then their columns."""
+        reusable = False
+        try:
+            with translating_errors(self.update.name):
+                if self._changes is not None:
+                    reader, _ = arrow_source.run_streaming(self.pooled.cursor, self._changes, None, BATCH_ROWS)
+                    yield from reader
+                for name in self._temporary:
+                    self.pooled.cursor.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
+            reusable = True
+        finally:
+            self.pooled.release(reusable=reusable)
+
+    # -- the rows that matter ------------------------------------------------------------------------------------------
+
+    def _state(self, part: PlanPart) -> InputState:
+        return self.update.inputs[part.name]
+
+    def _register_whole(self) -> None:
+        """All rows that live now."""
+        now = self.update.interval.now
+        binder = RelationBinder(self.store, self.pooled, UpdateInterval(None, now, now))
+        for part in self.plan.parts:
+            state, position = self._state(part), self.update.positions[part.name]
+            groups = binder.find_groups(part, state, position, ALL)
+            binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
+
+    def _store_changed_rows(self) -> bool:
+        """Put the rows of the changed partitions into a temporary table for each part; False if nothing changed."""
+        before, now = self.update.interval.before, self.update.interval.now
+        assert before is not None
+        then = UpdateInterval(before, before, before)
+        came = RelationBinder(self.store, self.pooled, UpdateInterval(before, now, now))
+        stays, ended = (RelationBinder(self.store, self.pooled, then, ended_by=by) for by in (now, before))
+        known = {}
+        for part in self.plan.parts:
+            state, position = self._state(part), self.update.positions[part.name]
+            groups = stays.find_groups(part, state, position, KNOWN)
+            known[part.number] = _Rows(part, groups, stays)
+            self._create_table(part, state.definition)
+            self._insert(part, _NEW, _Rows(part, came.find_groups(part, state, position, NEW), came))
+            ended_groups = [g for g in (_keep_ended(group, before, now) for group in groups) if g is not None]
+            self._insert(part, _ENDED, _Rows(part, ended_groups, ended, _pick_ended(before, now)))
+        if not self._store_keys(known):
+            return False
+        for part in self.plan.parts:
+            self._insert_known(known[part.number])
+        return True
+
+    def _columns(self, part: PlanPart, definition: StreamDefinition) -> list[str]:
+        """The columns that the statement may read."""
+        names = definition.schema.names
+        needed = {*analyse(self.plan.statement).columns_read(names), *self.partition.columns[part.number]}
+        return [name for name in names if name in needed]
+
+    def _table(self, part: PlanPart) -> str:
+        return f"{part.relation} rows"
+
+    def _create_table(self, part: PlanPart, definition: StreamDefinition) -> None:
+        relation = self._register(_Rows(part, (), RelationBinder(self.store, self.pooled, self.update.interval)))
+        names = ", ".join(map(quote_name, [*self._columns(part, definition), *self.plan.time_columns(part)]))
+        self._store(
+            self._table(part), f"SELECT {names}, 0::TINYINT AS {quote_name(_STATE)} FROM {quote_name(relation)} LIMIT 0"
+        )
+
+    def _register(self, rows: _Rows, value_filter: tuple[str, Mask] | None = None, prune: Prune | None = None) -> str:
+        """Give rows of a part a name of their own."""
+        named = replace(rows.part, relation=f"{rows.part.relation} all")
+        definition, hidden = self._state(rows.part).definition, self.plan.time_columns(rows.part)
+        rows.binder.register_part(named, definition, rows.groups, hidden, rows.prune or prune, value_filter)
+        return named.relation
+
+    def _insert(self, part: PlanPart, state: int, rows: _Rows) -> None:
+        if rows.groups:
+            self._insert_from(part, state, quote_name(self._register(rows)))
+
+    def _insert_from(self, part: PlanPart, state: int, source: str) -> None:
+        names = self._columns(part, self._state(part).definition)
+        columns = ", ".join(map(quote_name, [*names, *self.plan.time_columns(part)]))
+        self._run(f"INSERT INTO {quote_name(self._table(part))} SELECT {columns}, {state} FROM {source}")
+
+    def _store_keys(self, known: dict[int, _Rows]) -> int:
+        """Which partitions have changed, and by which part; returns how many."""
+        now, selects = self.update.interval.now, []
+        for part in self.plan.parts:
+            columns = self._key_columns(part)
+            selects.append(
+                f"SELECT {part.number} AS {quote_name(_OWNER)}, {columns} FROM {quote_name(self._table(part))}"
+            )
+        self._store(_KEYS, f"SELECT DISTINCT * FROM ({' UNION ALL '.join(selects)})")
+        for part in self.plan.parts:
+            if part.number not in self.partition.watched:
+                continue
+            rows = known[part.number]
+            groups = [g for g in (_keep_expiring(group, part, now) for group in rows.groups) if g is not None]
+            if groups:
+                relation = self._register(_Rows(part, groups, rows.binder))
+                ends = quote_name(self.plan.time_columns(part)[1])
+                self._run(
+                    f"INSERT INTO {quote_name(_KEYS)} SELECT DISTINCT {part.number}, {self._key_columns(part)} "
+                    f"FROM {quote_name(relation)} WHERE {ends} <= {now}"
+                )
+        return self._count(quote_name(_KEYS))
+
+    def _key_columns(self, part: PlanPart) -> str:
+        columns = self.partition.columns[part.number]
+        return ", ".join(f"{quote_name(column)} AS c{position}" for position, column in enumerate(columns))
+
+    def _insert_known(self, rows: _Rows) -> None:
+        """Add the known rows of the changed partitions to a part's table."""
+        part = rows.part
+        # What a new row of such a part does has nothing to do with the others of that part.
+        others = f" WHERE {quote_name(_OWNER)} <> {part.number}" if part.number in self.partition.alone else ""
+        columns = self.partition.columns[part.number]
+        keys = f"(SELECT DISTINCT {', '.join(f'c{n}' for n in range(len(columns)))} FROM {quote_name(_KEYS)}{others})"
+        count = self._count(keys)
+        if not count or not rows.groups:
+            return
+        relation = self._register(rows, *self._narrow(part, rows, keys, count))
+        same = " AND ".join(f"s.{quote_name(column)} IS NOT DISTINCT FROM k.c{n}" for n, column in enumerate(columns))
+        self._insert_from(part, _STAYS, f"{quote_name(relation)} s SEMI JOIN {keys} k ON {same}")
+
+    def _narrow(
+        self, part: PlanPart, rows: _Rows, keys: str, count: int
+    ) -> tuple[tuple[str, Mask] | None, Prune | None]:
+        """How known rows of some partitions are found: by the values of a column, or by the directories."""
+        columns, definition = self.partition.columns[part.number], self._state(part).definition
+        segments = [segment for group in rows.groups for segment in group.segments]
+        values = self.pooled.cursor.sql(f"FROM {keys}").to_arrow_table()
+        searched = list(takewhile(columns.__contains__, definition.key))
+        if searched and count <= min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
+            picked = [values.column(f"c{columns.index(column)}") for column in searched]
+            ranges = encode_partner_ranges(definition, picked)
+            if ranges is not None:
+                return None, prune_by_directory(self.store, definition, ranges)
+        if count * MANY_PARTNER_ROWS < sum(segment.rows for segment in segments):
+            for position, column in enumerate(columns):
+                kind, of_key = definition.schema.field(column).type, values.column(f"c{position}").combine_chunks()
+                if of_key.type.equals(kind) and not of_key.null_count and _can_filter(kind):
+                    return (column, make_mask(of_key)), None
+        return None, None
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _store_results(self) -> None:
+        """The results of the changed partitions as of the last update, and as of this one."""
+        now = self.update.interval.now
+        for name, there in ((_BEFORE, f"{{state}} <> {_NEW}"), (_AFTER, f"{{state}} <> {_ENDED} AND {{ends}} > {now}")):
+            for part in self.plan.parts:
+                ends = quote_name(self.plan.time_columns(part)[1])
+                where = there.format(state=quote_name(_STATE), ends=ends)
+                self.pooled.create_view(part.relation, f"FROM {quote_name(self._table(part))} WHERE {where}")
+            self._store(name, f"SELECT * FROM ({self.plan.sql}\n)")
+
+    def _find_ended(self) -> list[RowEnding]:
+        """Find the results that are no more among the view's rows."""
+        previous, now = self.update.previous, self.update.interval.now
+        assert previous is not None
+        ends = quote_name(self.plan.ends)
+        gone = f"(FROM {quote_name(_BEFORE)} EXCEPT ALL FROM {quote_name(_AFTER)})"
+        ended = self.pooled.cursor.sql(f"FROM {gone} WHERE {ends} > {now}").to_arrow_table()
+        if not ended.num_rows:
+            return []
+        candidates = _StoredRows(self.store, previous, now).find(ended)
+        definition = previous.definition
+        names = [n for n in definition.schema.names if n not in (definition.time, definition.expires)]
+        compared = [*names, self.plan.begins, self.plan.ends]
+        schema, model = definition.schema, definition.model
+        begins = time_sql(model.time, schema.field(model.time).type)
+        self.pooled.offer_table(_STORED, candidates)
+        self.pooled.offer_table("_v gone", ended.select(compared))
+        shown = ", ".join(map(quote_name, compared))
+        copies = f"row_number() OVER (PARTITION BY {shown}) AS {quote_name(_COPY)}"
+        of_view = (
+            f"SELECT {', '.join(map(quote_name, names))}, {begins} AS {quote_name(self.plan.begins)}, "
+            f"{ends_sql(model, schema, None)} AS {quote_name(self.plan.ends)}, "
+            f"{quote_name(_SEGMENT)}, {quote_name(_ROW)} FROM {quote_name(_STORED)}"
+        )
+        same = " AND ".join(f"s.{quote_name(n)} IS NOT DISTINCT FROM g.{quote_name(n)}" for n in (*compared, _COPY))
+        stored = f"(SELECT *, {copies} FROM ({of_view}))"
+        matches = self.pooled.cursor.sql(
+            f"SELECT s.{quote_name(_SEGMENT)}, s.{quote_name(_ROW)}, s.{ends} FROM {stored} s "
+            f'SEMI JOIN (SELECT *, {copies} FROM "_v gone") g ON {same} ORDER BY ALL'
+        ).to_arrow_table()
+        segments, rows, until = (column.to_numpy() for column in matches.columns)
+        return _group_endings(segments, rows, until, now)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _run(self, sql: str) -> None:
+        self.pooled.cursor.execute(sql)
+
+    def _store(self, name: str, sql: str) -> None:
+        """Keep the rows of a query until the update is over."""
+        self._run(f"CREATE OR REPLACE TEMP TABLE {quote_name(name)} AS {sql}")
+        self._temporary.append(name)
+
+    def _count(self, relation: str) -> int:
+        return int(self.pooled.cursor.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
+
+
+class _StoredRows:
+    """The rows of the view itself, found by its search key."""
+
+    def __init__(self, store: Store, view: InputState, now: int) -> None:
+        self._store, self._view, self._now = store, view, now
+
+    def find(self, wanted: pa.Table) -> pa.Table:
+        """The live rows that may be among `wanted`, with the segment and the row in its file."""
+        definition = self._view.definition
+        segments = [segment for segment in self._view.segments if segment.max_exp > self._now]
+        ranges = self._choose_rows(segments, wanted)
+        chosen = [segment for segment in segments if len(ranges[segment.id][0])]
+        full = definition.stored_schema
+        batches = list(self._store.columns.read_batches(chosen, definition.schema, full, ranges))
+        rows = pa.Table.from_batches(batches, definition.schema)
+        places = [_list_rows(*ranges[segment.id]) for segment in chosen]
+        numbers = np.repeat(np.array([segment.id for segment in chosen], np.int64), list(map(len, places)))
+        place = np.concatenate(places) if places else np.empty(0, np.int64)
+        return rows.append_column(_SEGMENT, to_arrow(numbers)).append_column(_ROW, to_arrow(place))
+
+    def _choose_rows(self, segments: Sequence[Segment], wanted: pa.Table) -> dict[int, tuple[Int64s, Int64s]]:
+        """Ranges of rows by segment, without those that have ended already."""
+        definition = self._view.definition
+        values = [_plain(wanted.column(name)) for name in definition.key]
+        ranges: SegmentRanges | None = None
+        if definition.key and wanted.num_rows <= min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
+            keys = pa.table(values, list(definition.key)).group_by(list(definition.key)).aggregate([])
+            encoded = encode_partner_ranges(definition, keys.columns)
+            pruned = None if encoded is None else prune_by_directory(self._store, definition, encoded)(segments)
+            ranges = None if pruned is None else pruned[1]
+        elif definition.key:
+            kind, of_key = definition.schema.field(definition.key[0]).type, values[0].combine_chunks()
+            if of_key.type.equals(kind) and not of_key.null_count and _can_filter(kind):
+                ranges = self._filter(segments, definition.schema.field(definition.key[0]), make_mask(of_key))
+        if ranges is None:
+            ranges = {s.id: (np.array([s.start]), np.array([s.stop])) for s in segments}
+        nothing = np.empty(0, np.int64), np.empty(0, np.int64)
+        return {segment.id: _without_ended(segment, *ranges.get(segment.id, nothing)) for segment in segments}
+
+    def _filter(self, segments: Sequence[Segment], field: pa.Field, mask: Mask) -> SegmentRanges:
+        """The rows whose first key column has one of some values."""
+        full = self._view.definition.stored_schema
+        columns = self._store.columns.read_column(segments, field, full)
+        rows = {s.id: mask(column) + s.start for s, column in zip(segments, columns, strict=True)}
+        return {number: (places, places + 1) for number, places in rows.items()}
+
+
+def _keep_expiring(group: SegmentGroup, part: PlanPart, now: int) -> SegmentGroup | None:
+    """The segments of a group with rows that may have ended by now."""
+    window = part.window
+    chosen = tuple(s for s in group.segments if s.min_exp <= now or (window is not None and s.min_ts + window <= now))
+    return replace(group, segments=chosen) if chosen else None
+
+
+def _keep_ended(group: SegmentGroup, before: int, now: int) -> SegmentGroup | None:
+    """The segments of a group of which overrides have ended rows since `before`."""
+    chosen = tuple(s for s in group.segments if s.ended and len(_find_between(s, before, now)))
+    return replace(group, segments=chosen) if chosen else None
+
+
+def _find_between(segment: Segment, before: int, now: int) -> Int64s:
+    rows, ends = read_ends(segment)
+    return rows[(ends > before) & (ends <= now)]
+
+
+def _pick_ended(before: int, now: int) -> Prune:
+    def prune(segments: Sequence[Segment]) -> tuple[Sequence[Segment], SegmentRanges]:
+        rows = {segment.id: _find_between(segment, before, now) for segment in segments}
+        return segments, {number: (places, places + 1) for number, places in rows.items()}
+
+    return prune
+
+
+def _without_ended(segment: Segment, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
+    if not segment.ended or not len(starts):
+        return starts, stops
+    rows = np.setdiff1d(_list_rows(starts, stops), find_ended_rows(segment), assume_unique=True)
+    return rows, rows + 1
+
+
+def _list_rows(starts: Int64s, stops: Int64s) -> Int64s:
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    rows: Int64s = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return rows
+
+
+def _can_filter(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind)) and not pa.types.is_uint64(kind)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _group_endings(segments: Int64s, rows: Int64s, ends: Int64s, now: int) -> list[RowEnding]:
+    """Rows, ordered by segment, as endings at the slide's clock."""
+    _, first = np.unique(segments, return_index=True)
+    pieces = zip(*(np.split(column, first[1:]) for column in (segments, rows, ends)), strict=True)
+    return [
+        RowEnding(int(of[0]), place, np.minimum(until, NEVER), np.full(len(place), now, np.int64))
+        for of, place, until in pieces
+        if len(of)
+    ]
