@@ -18,7 +18,7 @@ from windrow.catalog.object_log import find_objects
 from windrow.catalog.records import ObjectEntry
 from windrow.errors import DamageError, StorageError
 from windrow.indexes.segment_reader import SegmentFileReader
-from windrow.ingest.session import to_read_pattern
+from windrow.ingest.session import escape_pattern, to_read_pattern
 from windrow.object_store.location import open_objects, parse_location
 from windrow.store import Store
 
@@ -154,7 +154,7 @@ class FileLocations:
         scheme, _, rest = uri.partition("://")
         if scheme == "file":
             return to_read_pattern(Path("/" + rest.lstrip("/")))
-        return f"{'s3a' if scheme == 's3' else scheme}:{to_read_pattern(Path('//' + rest)).removeprefix('file:')}"
+        return f"{'s3a' if scheme == 's3' else scheme}://{escape_pattern(rest)}"
 
     def _add_s3a_options(self) -> None:
         assert self._location is not None

@@ -21,8 +21,8 @@ import json, sys
 from pyspark.sql import SparkSession
 import windrow.spark
 path, jars, master = sys.argv[1:]
-settings = {"spark.jars": jars, "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+settings = {"spark.driver.extraClassPath": jars + "/*", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1", "spark.windrow.files": "store"}
 spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
 windrow.spark.register(spark)
 def sums(frame):
@@ -85,7 +85,7 @@ def test_a_session_without_s3a_is_told_what_to_do(spark, tmp_path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_executors_of_a_cluster_read_s3(tmp_path) -> None:
+def test_hadoops_file_system_and_workers_read_s3(tmp_path) -> None:
     """Soak, because Maven gives 700 MB for it."""
     import pyspark
 
@@ -98,7 +98,7 @@ def test_executors_of_a_cluster_read_s3(tmp_path) -> None:
     with serve_s3() as s3:
         make_stored_packets(folder, s3.uri("cluster")).close()
         forget_files(folder)
-        arguments = [str(folder), ",".join(map(str, jars.glob("*.jar"))), "local-cluster[2,1,2048]"]
+        arguments = [str(folder), str(jars), "local[2]"]
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, *arguments],
             env={**os.environ, **CREDENTIALS}, capture_output=True, text=True, timeout=600, check=False,
