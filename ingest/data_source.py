@@ -56,6 +56,7 @@ from windrow.ingest.expressions import TimeLimits
 from windrow.ingest.pin_keeper import start_pin_keeper
 from windrow.ingest.schemas import build_read_schema, check_columns, evolve_stream, to_arrow_schema
 from windrow.ingest.session import go_back, open_warehouse, use_this_interpreter
+from windrow.ingest.stored_files import StoredFiles, find_stored_files, open_files
 from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
 from windrow.native import key_encoding as native_keys
@@ -318,6 +319,8 @@ class RowRangePartition(InputPartition):
     """Of the definition that the bounds belong to; the stream may have been altered since Spark analysed the query."""
     checksums: dict[str, bytes | None]
     """What the files are compared with."""
+    stored: StoredFiles | None = None
+    """Those that are in an object store."""
 
 
 class WindrowReader(DataSourceReader):
@@ -365,7 +368,8 @@ class WindrowReader(DataSourceReader):
             start_pin_keeper(snapshot, self.pin)
             ranges = self._find_ranges(snapshot, view, bounds)
             checksums = {file: find_checksums(wh._store.catalog, {}, file) for file in {part[0] for part in ranges}}
-            return _pack_partitions(ranges, bounds, view.entry.definition.model, checksums)
+            partitions = _pack_partitions(ranges, bounds, view.entry.definition.model, checksums)
+            return [replace(each, stored=find_stored_files(wh._store, each.checksums)) for each in partitions]
 
     def _find_ranges(
         self, snapshot: Snapshot, view: StreamSnapshot, bounds: WindowBounds
@@ -400,14 +404,14 @@ class WindrowReader(DataSourceReader):
         stored = pa.schema([full.field(name) for name in self.wanted.names])
         time_columns = [name for name in partition.bounds.deciding(model) if name not in stored.names]
         with_times = pa.schema([*stored, *(full.field(name) for name in time_columns)])
-        reader = SegmentFileReader(Path(self.path).absolute(), partition.checksums.get)
-        for file, start, stop, at_edge in partition.parts:
-            schema = with_times if at_edge else stored
-            for table in reader.batches(file, start, stop, schema.names):
-                rows = conform_to_schema(table, schema)
-                if at_edge:
-                    rows = partition.bounds.filter(rows, model).select(stored.names)
-                yield from conform_to_schema(rows, self.wanted).to_batches()
+        with open_files(self.path, partition.checksums, partition.stored) as reader:
+            for file, start, stop, at_edge in partition.parts:
+                schema = with_times if at_edge else stored
+                for table in reader.batches(file, start, stop, schema.names):
+                    rows = conform_to_schema(table, schema)
+                    if at_edge:
+                        rows = partition.bounds.filter(rows, model).select(stored.names)
+                    yield from conform_to_schema(rows, self.wanted).to_batches()
 
 
 _ArrivalRange = tuple[str, int, int, int, bool]
@@ -425,6 +429,8 @@ class ArrivalPartition(InputPartition):
     """At the beginning of a query only the rows that are live then."""
     model: RowModel
     checksums: dict[str, bytes | None]
+    stored: StoredFiles | None = None
+    """Those of the files that are in an object store."""
 
 
 class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -509,17 +515,17 @@ class WindrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"stream {self.definition.name!r}: the batch up to slide {end['slide']} had {end['rows']:,} rows and "
                 f"has {present:,} now, because rows expired meanwhile; {_ACCEPT}"
             )
-        return batch.partitions(store)
+        return [replace(each, stored=find_stored_files(store, each.checksums)) for each in batch.partitions(store)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition; runs in a worker."""
         assert isinstance(partition, ArrivalPartition)
         full = self.definition.schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
-        reader = SegmentFileReader(Path(self.path).absolute(), partition.checksums.get)
-        for part in partition.parts:
-            for rows in _read_arrivals(reader, part, partition, full, stored.names):
-                yield from conform_to_schema(conform_to_schema(rows, stored), self.wanted).to_batches()
+        with open_files(self.path, partition.checksums, partition.stored) as reader:
+            for part in partition.parts:
+                for rows in _read_arrivals(reader, part, partition, full, stored.names):
+                    yield from conform_to_schema(conform_to_schema(rows, stored), self.wanted).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release the files of batches that Spark has done with."""

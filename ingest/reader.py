@@ -40,8 +40,9 @@ from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
 from windrow.ingest.logical_plans import find_kind, split_condition, walk
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath, go_back, open_warehouse, to_read_pattern
+from windrow.ingest.session import WarehouseOrPath, go_back, open_warehouse
 from windrow.ingest.sort_key import quote_name
+from windrow.ingest.stored_files import FileLocations
 from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
 from windrow.store import Store
 from windrow.warehouse import Warehouse
@@ -332,16 +333,18 @@ def scan_selection(
     times_ = [name for name in (definition.time, definition.expires) if name is not None]
     names = view.schema.names if columns is None else [*columns, *(name for name in times_ if name not in columns)]
     schema = build_read_schema(definition, names)
+    locations = FileLocations(snapshot.store, spark)
     unfiltered, filtered, ranged = _classify_files(snapshot.store, view, selection)
     filters = bool(filtered) or any(edge for _, edge in ranged.values())
     bounds = None if view.state.slide is None else selection.bounds
     numbered = [SEQ] if bounds is not None and bounds.before is not None else []  # which slide took a row in
-    snapshot.store.reader.verify_columns(
-        {segment.file for segment in selection.segments}, [*needed, *numbered, *(times_ if filters else ())]
-    )
+    if locations.in_folder:
+        snapshot.store.reader.verify_columns(
+            {segment.file for segment in selection.segments}, [*needed, *numbered, *(times_ if filters else ())]
+        )
     for name in numbered:
         schema = schema.add(name, "long")
-    parts = _SegmentScanner(spark, schema, view, bounds).scan(unfiltered, filtered, ranged)
+    parts = _SegmentScanner(spark, schema, view, bounds, locations).scan(unfiltered, filtered, ranged)
     frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
     return frame.drop(*numbered)
 
@@ -431,7 +434,7 @@ def _classify_files(
     unfiltered, filtered, ranged = [], [], {}
     for file, segments in chosen.items():
         path = store.root / file
-        rows = store.reader.open(file)[0].metadata.num_rows
+        rows = segments[0].file_rows
         all_whole = all(segment.id in whole for segment in segments)
         if named_rows[file] != rows or (not all_whole and any(segment.ended for segment in segments)):
             ranged[path] = (segments, not all_whole)
@@ -450,10 +453,19 @@ class _SegmentScanner:
         schema: The columns that are read.
         view: The stream.
         bounds: The window.
+        locations: Where the files are read.
     """
 
-    def __init__(self, spark: Any, schema: Any, view: StreamSnapshot, bounds: WindowBounds | None) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        schema: Any,
+        view: StreamSnapshot,
+        bounds: WindowBounds | None,
+        locations: FileLocations,
+    ) -> None:
         self._spark = spark
+        self._locations = locations
         self._schema = schema
         self._view = view
         self._bounds = bounds
@@ -474,7 +486,8 @@ class _SegmentScanner:
         return parts
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
-        frame: DataFrame = self._spark.read.schema(self._schema).parquet(*(to_read_pattern(path) for path in paths))
+        reader = self._spark.read.schema(self._schema).options(**self._locations.options)
+        frame: DataFrame = reader.parquet(*map(self._locations.find, paths))
         return frame
 
     def _filter_live(self, frame: "DataFrame") -> "DataFrame":

@@ -135,7 +135,12 @@ def to_write_url(path: Path) -> str:
 
 def to_read_pattern(path: Path) -> str:
     """Turn a local path into a URL for reading, where Hadoop expects a glob pattern."""
-    return f"file://{str(path).translate(_GLOB_ESCAPES)}"
+    return f"file://{escape_pattern(str(path))}"
+
+
+def escape_pattern(path: str) -> str:
+    """A path as a glob pattern that means only itself."""
+    return path.translate(_GLOB_ESCAPES)
 
 
 class _ChangedSettings:

@@ -645,3 +645,29 @@ def replace_until_step(path: str, rows: Any, step: str) -> None:
 
     with windrow.open(path, files=KillAtStep(step, 1)) as wh:
         wh.append("s", rows, batch_id="1", replace=True)
+
+
+def work_in_store_until_step(path: str, first: int, last: int, step: str, nth: int) -> None:
+    """Append and slide minutes of packets with a copy of the catalog after each, until a step is reached."""
+    import windrow
+    from packet_warehouse import append_and_slide
+
+    with windrow.open(path, files=KillAtStep(step, nth)) as wh:
+        for minute in range(first, last + 1):
+            append_and_slide(wh, minute)
+            wh.gc()
+
+
+def append_until_refused(path: str, first: int, last: int, said: str) -> None:
+    """Append minutes of packets, durably in the store, noting each that was confirmed, until one is refused."""
+    import windrow
+    from packet_warehouse import make_minute
+
+    with Path(said).open("a", buffering=1) as log, windrow.open(path, copy_every="1 hour") as wh:
+        for minute in range(first, last + 1):
+            try:
+                wh.append("packets", make_minute(minute), batch_id=f"minute {minute}", durable="store")
+            except windrow.StorageError as error:
+                log.write(f"refused {error}\n")
+                return
+            log.write(f"{minute}\n")

@@ -201,7 +201,7 @@ class Store:
 
         And of those that were evicted: a map keeps their space.
         """
-        if self.remote is not None and (evicted := self.remote.cache.find_evicted(self.reader.mapped())):
+        if self.remote is not None and (evicted := self.remote.cache.find_evicted(self.reader.mapped)):
             self.reader.forget(evicted)
             self.columns.forget(evicted)
             self.scan_cache.clear()

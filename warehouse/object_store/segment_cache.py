@@ -264,13 +264,13 @@ class SegmentCache:
     def _count_evictions(self) -> int:
         return os.stat(self._lock_path).st_mtime_ns
 
-    def find_evicted(self, files: Iterable[str]) -> list[str]:
+    def find_evicted(self, list_mapped: Callable[[], Iterable[str]]) -> list[str]:
         """Of files that are mapped here, those that some process has removed since this was asked last."""
         evictions = self._count_evictions()
         if evictions == self._seen_evictions:
             return []
         self._seen_evictions = evictions
-        return [file for file in files if not os.path.exists(f"{self.root}/{file}")]
+        return [file for file in list_mapped() if not os.path.exists(f"{self.root}/{file}")]
 
     def close(self) -> None:
         """End all leases and requests."""
