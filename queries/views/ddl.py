@@ -96,6 +96,11 @@ def create_view(
     with ExitStack() as stack:
         written = sql
         sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack, recompute=recompute)
+        schema = describe_columns(store, name, plan, snapshot.tables)
+        if plan.partition is not None and any(pa.types.is_nested(field.type) for field in schema):
+            # Rows that have ended are found by their values, which lists and structs are not compared by.
+            sql, plan = _plan_in_snapshot(snapshot, name, written, retroactive, recompute=True)
+            schema = describe_columns(store, name, plan, snapshot.tables)
         inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
         draft = ViewEntry(
             id=0,
@@ -113,7 +118,6 @@ def create_view(
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
-        schema = describe_columns(store, name, plan, snapshot.tables)
         definitions = [part.definition for part in plan.streams if part.definition is not None]
         step, origin = choose_slots(definitions, [part.life for part in plan.streams], name, slide)
         lifetime, longest = _find_lifetime(draft, plan, step)
