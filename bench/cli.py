@@ -32,6 +32,7 @@ BENCHES = {
     "safety": "What checksums cost a cold scan, what backups take, and slides beside a full backup.",
     "gaps": "What the ledger of gaps costs a slide, and what revisions cost a round of 240 periodic queries.",
     "serve": "Statements, rows, slides and events over HTTP and Flight SQL beside the same in one process.",
+    "scale": "Window SQL on Spark beside plain Parquet, and how far one catalog reaches.",
     "ingest": "Appends through Spark and without it, beside Spark's and DuckDB's own Parquet writers.",
 }
 """A bench a line: the module `bench/<name>.py`, if not in MODULES, and what its command says of it."""
@@ -126,6 +127,7 @@ def _run(
         console.print(Markdown(text))
     else:
         click.echo(text)
+    (saved.folder / "report.md").write_text(text + "\n")
     if write:
         report.insert(name, text)
     click.echo(f"\nsamples and figures are in {saved.folder}")

@@ -62,12 +62,58 @@ def aims_table(aims: Sequence[Aim]) -> str:
     return table(["wanted", "measured", "limit", "reached"], rows)
 
 
+_SHOWN = {
+    "peers": ("### Update, probe, scan, space",),
+    "realistic": ("### SQL",),
+    "sql": ("### Questions",),
+}
+"""The sections of a report that stand in the page beside what was wanted; the others are in the results."""
+
+
+_ALIKE = 3
+"""So many workloads of which the same was wanted share a line."""
+
+
+def shorten(section: str, text: str) -> str:
+    """What of a report stands in the page: when and where, what was wanted, and few of its tables."""
+    parts, shown, heading = text.strip().split("\n\n"), list[str](), ""
+    about = [part for part in parts[:3] if part[0].isdigit() or part.startswith(("Left out", "Window of"))]
+    for part in parts:
+        if part.startswith("#"):
+            heading = part
+        elif part.startswith("| wanted"):
+            shown.append(_group_aims(part))
+        elif part.startswith("|") and heading.partition(":")[0] in _SHOWN.get(section, ()):
+            shown.append(part)
+            heading = ""
+    return "\n".join(about) + "\n\n" + "\n\n".join(shown)
+
+
+def _group_aims(aims: str) -> str:
+    """A table of aims with one line, of the worst, for what was wanted of several workloads alike."""
+    head, marks, *lines = aims.splitlines()
+    groups: dict[str, list[tuple[float, str, str]]] = {}
+    for line in lines:
+        wanted, measured, limit, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        workload, _, rest = wanted.rpartition(": ")
+        share = float(measured) / (float(limit.removeprefix("≤ ")) or 1)
+        groups.setdefault(rest if workload else wanted, []).append((share, workload, line))
+    rows = []
+    for wanted, group in groups.items():
+        if len(group) < _ALIKE:
+            rows += [line for *_, line in group]
+        else:
+            _, workload, line = max(group)
+            rows.append(line.replace(f"{workload}: {wanted}", f"{wanted}: worst of {len(group)}, {workload}"))
+    return "\n".join([head, marks, *rows])
+
+
 def insert(section: str, text: str, page: Path = PAGE) -> None:
-    """Put `text` between the section's markers in a page, which must have them."""
+    """Put what `shorten` leaves of `text` between the section's markers in a page, which must have them."""
     begin, end = f"<!-- bench {section}: begin -->", f"<!-- bench {section}: end -->"
     content = page.read_text()
     if begin not in content or end not in content:
         raise ValueError(f"{page} has no markers {begin} and {end}; add them where the tables should stand")
     before, rest = content.split(begin, 1)
     _, after = rest.split(end, 1)
-    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
+    page.write_text(f"{before}{begin}\n{shorten(section, text)}\n{end}{after}")

@@ -6,6 +6,7 @@ and not by their size. Small ones are read together and sorted once: their numbe
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -60,22 +61,70 @@ def merge_segments(
     if dead:
         assert now is not None
         segments = [segment for segment in segments if segment.min_exp <= now]
+    merged = MergedSegment(column, model, schema, writer)
+    for block in read_merged(segments, now, model, schema, reader, dead=dead):
+        merged.add(block)
+    return merged.draft()
+
+
+class MergedBlock(NamedTuple):
+    """Some rows of several segments, in the order of a segment."""
+
+    rows: pa.Table
+    """As they were read."""
+    order: Int64s | None
+    """Their sorted order; None: as they are."""
+    keys: pa.Array | None
+    exp: Int64s
+    """Keys and expiries in that order."""
+
+
+def read_merged(
+    segments: list[Segment],
+    now: int | None,
+    model: RowModel,
+    schema: pa.Schema,
+    reader: SegmentFileReader,
+    *,
+    dead: bool = False,
+) -> Iterator[MergedBlock]:
+    """The rows of segments that are live (or dead) at `now`, merged, a bounded number at a time."""
     runs = [_Run(source) for source in _open_runs(segments, now, model, schema, reader, dead=dead)]
-    start, keys, totals = writer.rows, [], _SegmentTotals()
     for run in runs:
         _refill(run, model)
     while runs := [run for run in runs if run.rows is not None]:
-        table, order, table_keys, exp = _next_block(runs, model)
-        ts, _ = model.times(table)
-        totals.add(ts, exp, model.slots(exp))
-        totals.bytes += table.nbytes
-        if table_keys is not None:
-            keys.append(table_keys)
-        writer.add(table, order, last=False)
-    if writer.rows == start:
-        return None
-    writer.add(schema.empty_table())
-    return totals.draft(column, start, writer.rows - start, keys)
+        yield MergedBlock(*_next_block(runs, model))
+
+
+class MergedSegment:
+    """The next segment of a file, of merged rows."""
+
+    def __init__(self, column: int, model: RowModel, schema: pa.Schema, writer: SegmentFileWriter) -> None:
+        self._column, self._model, self._schema, self._writer = column, model, schema, writer
+        self._start, self._totals = writer.rows, _SegmentTotals()
+        self._keys: list[pa.Array] = []
+
+    @property
+    def bytes(self) -> int:
+        """Of its rows in memory."""
+        return self._totals.bytes
+
+    def add(self, block: MergedBlock) -> None:
+        """Write rows that come after those before."""
+        ts, _ = self._model.times(block.rows)
+        self._totals.add(ts, block.exp, self._model.slots(block.exp))
+        self._totals.bytes += block.rows.nbytes
+        if block.keys is not None:
+            self._keys.append(block.keys)
+        self._writer.add(block.rows, block.order, last=False)
+
+    def draft(self) -> SegmentDraft | None:
+        """The segment that these rows are, which ends here; None if there are none."""
+        rows = self._writer.rows - self._start
+        if not rows:
+            return None
+        self._writer.add(self._schema.empty_table())
+        return self._totals.draft(self._column, self._start, rows, self._keys)
 
 
 def _open_runs(

@@ -188,6 +188,7 @@ def scan_segments(
         return lambda: [batch for start, stop in groups for batch in read(start, stop)]
 
     bounds = selection.edge_bounds()
+    reader.prepare(segment.file for segment in selection.segments)
 
     def read_edge(spans: Spans) -> ReadTask:
         live = spans.without_ended(selection.edge, bounds.now)

@@ -5,6 +5,7 @@ written; each column chunk is when it is first read, by us, or by `verify_column
 damaged or exchanged file raises `DamageError`, which names it.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,25 @@ _CACHED_MAPS = 8192
 _PAGE_BYTES = 32 << 20
 """Unpacked pages that are kept, so that probes of neighbouring keys do not unpack them again (`bench realistic`)."""
 _THREADS = min(8, os.cpu_count() or 1)
+_MOST_BROUGHT = 8
+"""How often a file is brought that is removed before it can be opened: the folder then holds far too little."""
 _NO_COLUMNS = pa.schema([])
+
+
+class FileProvider(Protocol):
+    """Brings files into the warehouse's folder that lie elsewhere."""
+
+    def touch(self, files: Iterable[str]) -> None:
+        """Note that files are read now."""
+
+    def bring(self, files: Collection[str]) -> None:
+        """See that files are there, all at once; those that were brought were compared with their digests."""
+
+    def hold(self, files: Collection[str]) -> None:
+        """The same, and keep them until all snapshots have ended that are open now."""
+
+    def replace(self, file: str) -> bool:
+        """Bring a file again that is damaged; False if it is nowhere else."""
 
 
 class SegmentFileReader:
@@ -70,6 +89,8 @@ class SegmentFileReader:
         self._types: BoundedCache[str, Mapping[str, pa.DataType]] = BoundedCache(_CACHED_FOOTERS)
         self._trusted: BoundedCache[str, bool] = BoundedCache(_CACHED_MAPS)
         self._verified: BoundedCache[str, frozenset[str]] = BoundedCache(_CACHED_MAPS)
+        self.provider: FileProvider | None = None
+        """Where files come from that are not in the folder."""
 
     def path(self, file: str) -> Path:
         """Where a file of the catalog lies."""
@@ -101,20 +122,57 @@ class SegmentFileReader:
         cached = self._maps.get(file)
         if cached is not None and cached[0] is schema:
             return cached[1], cached[2]
+        try:
+            memory, layout = self._open_map(file, schema)
+        except FileNotFoundError:
+            if self.provider is None:
+                raise _missing(file) from None
+            memory, layout = self._bring_and_open(file, schema)
+        except (parquet_reader.Damaged, parquet_reader.Declined, OSError, ValueError) as error:
+            if not self._replace_damaged(file):
+                raise _damaged(file, error) from None
+            memory, layout = self._bring_and_open(file, schema)
+        self._maps.put(file, (schema, memory, layout))
+        return memory, layout
+
+    def _open_map(self, file: str, schema: pa.Schema) -> tuple[FileMap, FileLayout]:
         checksums = self._find_checksums(file)
         if checksums is None and file not in self._trusted:
             raise DamageError(f"{_describe(file)} has no checksums in the catalog; run 'windrow check'")
-        try:
-            memory = _map(f"{self._root}/{file}")
-            layout = parquet_reader.open_file_layout(memory, schema, checksums or None)
-            layout.trusted = file in self._trusted
-            layout.kept, layout.name = self._pages, file
-        except FileNotFoundError:
-            raise _missing(file) from None
-        except (parquet_reader.Damaged, parquet_reader.Declined, OSError, ValueError) as error:
-            raise _damaged(file, error) from None
-        self._maps.put(file, (schema, memory, layout))
+        memory = _map(f"{self._root}/{file}")
+        layout = parquet_reader.open_file_layout(memory, schema, checksums or None)
+        layout.trusted = file in self._trusted
+        layout.kept, layout.name = self._pages, file
         return memory, layout
+
+    def _bring_and_open(self, file: str, schema: pa.Schema) -> tuple[FileMap, FileLayout]:
+        assert self.provider is not None
+        for _ in range(_MOST_BROUGHT):
+            self.provider.bring([file])
+            with contextlib.suppress(FileNotFoundError):  # somebody else needed its place at once
+                return self._open_map(file, schema)
+        raise _missing(file)
+
+    def _replace_damaged(self, file: str) -> bool:
+        """Whether a damaged file was brought anew from elsewhere; all that is known of the old one is forgotten."""
+        if self.provider is None or not self.provider.replace(file):
+            return False
+        self.forget([file])
+        return True
+
+    def refuse_damaged(self, file: str, error: BaseException) -> None:
+        """Raise what is wrong with a file, unless it could be brought anew: then it is to be read again."""
+        if not self._replace_damaged(file):
+            raise _damaged(file, error) from None
+
+    def prepare(self, files: Iterable[str]) -> None:
+        """Bring files that lie elsewhere all at once, before they are read one by one."""
+        if self.provider is not None:
+            wanted = dict.fromkeys(files)
+            self.provider.touch(wanted)
+            unmapped = [file for file in wanted if file not in self._maps]
+            if unmapped:
+                self.provider.bring(unmapped)
 
     def _map_any(self, file: str) -> tuple[FileMap, FileLayout]:
         """`map_file` for a reader that does not ask the layout for columns."""
@@ -136,9 +194,11 @@ class SegmentFileReader:
         Raises:
             DamageError: one is not what was written, or is missing.
         """
-        wanted = frozenset(columns)
+        wanted, files = frozenset(columns), list(dict.fromkeys(files))
+        if self.provider is not None:
+            self.provider.hold(files)
         verified_columns = self._verified.get
-        unknown = [file for file in dict.fromkeys(files) if not wanted <= (verified_columns(file) or frozenset())]
+        unknown = [file for file in files if not wanted <= (verified_columns(file) or frozenset())]
         if len(unknown) > 1 and _THREADS > 1:
             with ThreadPoolExecutor(_THREADS, "windrow-verify") as pool:
                 list(pool.map(self._verify, unknown, [wanted] * len(unknown)))
@@ -152,7 +212,9 @@ class SegmentFileReader:
         try:
             layout.verify(memory, sorted(wanted - verified))
         except ValueError as error:
-            raise _damaged(file, error) from None
+            if not self._replace_damaged(file):
+                raise _damaged(file, error) from None
+            self._map_any(file)  # what was brought was compared with its digest as a whole
         self._verified.put(file, verified | wanted)
 
     def read_file(self, file: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -163,6 +225,10 @@ class SegmentFileReader:
             yield from opened.iter_batches(columns=None if columns is None else list(columns))
         except _DAMAGE as error:
             raise _damaged(file, error) from None
+
+    def mapped(self) -> list[str]:
+        """The files that are mapped now."""
+        return list(self._maps)
 
     def drop_lost(self) -> bool:
         """Forget maps of files that became shorter: they are opened, and compared, again. Gives whether any was."""
@@ -204,7 +270,10 @@ class SegmentFileReader:
             try:
                 layout.verify(memory, wanted, groups[0], groups[-1] + 1)
             except ValueError as error:
-                raise _damaged(file, error) from None
+                if not self._replace_damaged(file):
+                    raise _damaged(file, error) from None
+                yield from self.batches(file, max(start, int(firsts[group])), stop, columns, chunk_bytes)
+                return
             table = read_row_groups(opened, groups, wanted, file)
             low, high = int(firsts[groups[0]]), int(firsts[groups[-1] + 1])
             if low < start or high > stop:
@@ -368,6 +437,7 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segment
     """
     if not schema.names:
         return read_spans(spans, pa.schema([full.field(0)]), full, reader).select([])
+    reader.prepare(spans.files)
     mapped = [reader.map_file(file, full) for file in spans.files]
     if any(name in layout.declined for _, layout in mapped if layout.declined for name in schema.names):
         return _one_by_one(spans, schema, full, reader)
@@ -376,7 +446,8 @@ def read_spans(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segment
     except parquet_reader.Declined:
         return _one_by_one(spans, schema, full, reader)
     except ValueError as error:
-        raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
+        reader.refuse_damaged(spans.files[getattr(error, "part", None) or 0], error)
+        return read_spans(spans, schema, full, reader)
 
 
 def read_ranges(parts: RangesByFile, schema: pa.Schema, full: pa.Schema, reader: SegmentFileReader) -> pa.Table:
@@ -394,7 +465,8 @@ def _one_by_one(spans: Spans, schema: pa.Schema, full: pa.Schema, reader: Segmen
         except parquet_reader.Declined:
             tables += [conform_to_schema(table, schema) for table in reader.batches(file, start, stop, schema.names)]
         except ValueError as error:
-            raise _damaged(file, error) from None
+            reader.refuse_damaged(file, error)
+            return _one_by_one(spans, schema, full, reader)
     return pa.concat_tables(tables).combine_chunks()
 
 
@@ -412,7 +484,8 @@ def read_within_limits(
     except parquet_reader.Declined:
         return None
     except ValueError as error:
-        raise _damaged(spans.files[getattr(error, "part", None) or 0], error) from None
+        reader.refuse_damaged(spans.files[getattr(error, "part", None) or 0], error)
+        return read_within_limits(spans, limits, schema, full, reader)
 
 
 def split_at_row_groups(segment: Segment, full: pa.Schema, reader: SegmentFileReader) -> list[tuple[int, int]]:
@@ -441,7 +514,8 @@ def read_row_group(
     except parquet_reader.Declined:
         return None
     except ValueError as error:
-        raise _damaged(file, error) from None
+        reader.refuse_damaged(file, error)
+        return read_row_group(file, start, stop, schema, full, reader)
 
 
 def read_live_spans(
@@ -449,6 +523,7 @@ def read_live_spans(
 ) -> pa.Table:
     """The rows that are in the window: times are read first, then only live rows are copied."""
     limits = bounds.limits(model, full)
+    reader.prepare(spans.files)
     if limits is not None and schema.names:
         batch = read_within_limits(spans, limits, schema, full, reader)
         if batch is not None:

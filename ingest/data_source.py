@@ -55,7 +55,7 @@ from windrow.ingest.checkpoints import StreamingBatch, read_query_id
 from windrow.ingest.expressions import TimeLimits
 from windrow.ingest.pin_keeper import start_pin_keeper
 from windrow.ingest.schemas import build_read_schema, check_columns, evolve_stream, to_arrow_schema
-from windrow.ingest.session import open_warehouse, use_this_interpreter
+from windrow.ingest.session import go_back, open_warehouse, use_this_interpreter
 from windrow.ingest.verification import add_staged_files, count_staged_files
 from windrow.ingest.worker_writer import WorkerPlan
 from windrow.native import key_encoding as native_keys
@@ -99,18 +99,28 @@ class WindrowSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark's schema of the columns that are read."""
-        with Warehouse(self._option("path"), create=False, read_only=True) as wh:
-            definition = wh.stream(self._option("stream")).definition
-        columns = self.options.get("columns")
+        definition, columns = self._definition(), self.options.get("columns")
         names = [name.strip() for name in columns.split(",")] if columns else definition.schema.names
         return build_read_schema(definition, names)
 
     def reader(self, schema: StructType) -> "WindrowReader":
         """Make the reader of a window."""
-        path, stream = self._option("path"), self._option("stream")
-        with Warehouse(path, create=False, read_only=True) as wh:
-            definition = wh.stream(stream).definition
-        return WindrowReader(path, definition, self.options.get("window"), schema, self.options.get("pin"))
+        window, pin = self.options.get("window"), self.options.get("pin")
+        return WindrowReader(self._option("path"), self._definition(), window, schema, pin, self._as_of())
+
+    def _definition(self) -> StreamDefinition:
+        """Of the stream, as it is or was."""
+        stream = self._option("stream")
+        with (
+            Warehouse(self._option("path"), create=False, read_only=True) as wh,
+            Snapshot(wh._store, [stream]) as snapshot,
+        ):
+            return go_back(snapshot, [stream], self._as_of()).view(stream).entry.definition
+
+    def _as_of(self) -> int | str | None:
+        """The number of a commit, or a time of the stream's clock."""
+        as_of = self.options.get("as_of")
+        return int(as_of) if as_of and str(as_of).isdecimal() else as_of
 
     def writer(self, schema: StructType, overwrite: bool) -> "WindrowWriter":
         """Make the writer of a batch."""
@@ -319,12 +329,20 @@ class WindrowReader(DataSourceReader):
         window: The length of the window, None for all live rows.
         schema: The columns that are read.
         pin: How long the files stay pinned.
+        as_of: An earlier state: the number of a commit, or a time of the stream's clock.
     """
 
     def __init__(
-        self, path: str, definition: StreamDefinition, window: str | None, schema: StructType, pin: str | None
+        self,
+        path: str,
+        definition: StreamDefinition,
+        window: str | None,
+        schema: StructType,
+        pin: str | None,
+        as_of: int | str | None = None,
     ) -> None:
         self.path = path
+        self.as_of = as_of
         self.definition = definition
         self.window = window
         self.wanted = to_arrow_schema(schema, definition.name)
@@ -340,7 +358,7 @@ class WindrowReader(DataSourceReader):
         """Cut the pruned segments into partitions of similar size."""
         stream = self.definition.name
         with Warehouse(self.path, create=False, read_only=True) as wh, Snapshot(wh._store, [stream]) as snapshot:
-            view = snapshot.view(stream)
+            view = go_back(snapshot, [stream], self.as_of).view(stream)
             bounds = view.bounds() if self.window is None else view.last(times.parse_duration(self.window, "window"))
             if bounds is None:
                 return []
@@ -378,9 +396,9 @@ class WindrowReader(DataSourceReader):
         """Read the rows of a partition; runs in a worker."""
         if not isinstance(partition, RowRangePartition):  # Spark's own, because there was none
             return
-        model, full = partition.model, self.definition.schema
+        model, full = partition.model, self.definition.stored_schema
         stored = pa.schema([full.field(name) for name in self.wanted.names])
-        time_columns = [name for name in (model.time, model.expires) if name is not None and name not in stored.names]
+        time_columns = [name for name in partition.bounds.deciding(model) if name not in stored.names]
         with_times = pa.schema([*stored, *(full.field(name) for name in time_columns)])
         reader = SegmentFileReader(Path(self.path).absolute(), partition.checksums.get)
         for file, start, stop, at_edge in partition.parts:

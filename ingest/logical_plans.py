@@ -1,13 +1,22 @@
 """Spark's logical plans, read operator by operator in the JVM."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
+
+_NUMBER = re.compile(r"#(\d+)L?(?=[,})]|$)")
+"""Of an attribute, as Spark writes it."""
 
 
 def find_kind(node: Any) -> str:
     """The name of an operator's or expression's class."""
-    name: str = node.getClass().getSimpleName()
+    name: str = node.nodeName()
     return name
+
+
+def find_numbers(attributes: Any) -> set[int]:
+    """The numbers of a set or sequence of attributes, by one call into the JVM; a strange name may add others."""
+    return {int(number) for number in _NUMBER.findall(attributes.toString())}
 
 
 def list_items(sequence: Any) -> list[Any]:
@@ -17,17 +26,18 @@ def list_items(sequence: Any) -> list[Any]:
 
 def walk(plan: Any) -> Iterator[Any]:
     """All operators of a plan, and of the subqueries in its expressions."""
-    for node, _ in walk_with_conditions(plan):
+    for node, _, _ in walk_with_kinds(plan):
         yield node
 
 
-def walk_with_conditions(plan: Any) -> Iterator[tuple[Any, Any]]:
-    """All operators, each with the condition of the filter right above it, or None."""
+def walk_with_kinds(plan: Any) -> Iterator[tuple[Any, str, Any]]:
+    """All operators, each with the name of its class and the condition of the filter right above it, or None."""
     pending: list[tuple[Any, Any]] = [(plan, None)]
     while pending:
         node, condition = pending.pop()
-        yield node, condition
-        below = node.condition() if find_kind(node) == "Filter" else None
+        kind = find_kind(node)
+        yield node, kind, condition
+        below = node.condition() if kind == "Filter" else None
         pending += [(child, below) for child in list_items(node.children())]
         pending += [(inner, None) for inner in list_items(node.subqueries())]
 

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from windrow import times
-from windrow.errors import ClosedError, WindowError
+from windrow.errors import ClosedError
 from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.row_model import SEQ
@@ -40,9 +40,8 @@ from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
 from windrow.ingest.logical_plans import find_kind, split_condition, walk
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath, open_warehouse, to_read_pattern
+from windrow.ingest.session import WarehouseOrPath, go_back, open_warehouse, to_read_pattern
 from windrow.ingest.sort_key import quote_name
-from windrow.past import AsOf
 from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
 from windrow.store import Store
 from windrow.warehouse import Warehouse
@@ -130,17 +129,6 @@ def pin_frame(taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any])
             threading.Thread(target=_release_unused_pins, name="windrow-pins", daemon=True).start()
 
 
-def _go_back(snapshot: Snapshot, streams: Sequence[str] | None, as_of: int | times.Instant | None) -> Snapshot:
-    """The snapshot as of an earlier commit or, if it is of one stream, of a time of that stream's clock."""
-    if as_of is None:
-        return snapshot
-    if isinstance(as_of, int):
-        return snapshot.as_of(as_of)
-    if streams is None or len(streams) != 1:
-        raise WindowError(f"as_of={as_of!r} is a time, which each stream has its own clock for; give a commit")
-    return snapshot.with_pasts({streams[0]: (streams[0], AsOf("timestamp", times.parse_instant(as_of, "as_of")))})
-
-
 class SparkSnapshot:
     """Several streams at one commit, as DataFrames; use it as a context manager, within which they can be computed.
 
@@ -167,7 +155,7 @@ class SparkSnapshot:
         assert wh is not None
         try:
             taken = wh.snapshot(streams) if alike is None else Snapshot(wh._store, alike=alike)
-            self._snapshot = _go_back(taken, streams, as_of)
+            self._snapshot = go_back(taken, streams, as_of)
         except BaseException:
             if self._opened is not None:
                 self._opened.close()

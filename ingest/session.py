@@ -7,14 +7,17 @@ each other; nothing here imports Spark before it is needed, because adapters wor
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from windrow import times
 from windrow.append import AppendReport
-from windrow.errors import DefinitionError
+from windrow.errors import DefinitionError, WindowError
+from windrow.past import AsOf
+from windrow.snapshot import Snapshot
 from windrow.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -40,12 +43,15 @@ WRITE_SETTINGS = {
 QUIET_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.host": "localhost",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
 }
+_LOCAL_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Of a session that has this machine only."""
 
 
 @dataclass
@@ -111,6 +117,17 @@ def open_warehouse(path: str | os.PathLike[str]) -> Warehouse:
     return Warehouse(os.fspath(path), create=False)
 
 
+def go_back(snapshot: Snapshot, streams: Sequence[str] | None, as_of: int | times.Instant | None) -> Snapshot:
+    """The snapshot as of an earlier commit or, if it is of one stream, of a time of that stream's clock."""
+    if as_of is None:
+        return snapshot
+    if isinstance(as_of, int):
+        return snapshot.as_of(as_of)
+    if streams is None or len(streams) != 1:
+        raise WindowError(f"as_of={as_of!r} is a time, which each stream has its own clock for; give a commit")
+    return snapshot.with_pasts({streams[0]: (streams[0], AsOf("timestamp", times.parse_instant(as_of, "as_of")))})
+
+
 def to_write_url(path: Path) -> str:
     """Turn a local path into a URL, because the default file system may be another one."""
     return f"file://{path}"
@@ -157,6 +174,26 @@ def apply_settings(spark: Any, values: Mapping[str, str]) -> Iterator[None]:
                         spark.conf.set(name, before)
 
 
+_active_guard = threading.RLock()
+"""PySpark's active session is one for all threads of the process; the JVM's is one for each."""
+
+
+@contextmanager
+def keep_active_session(spark: Any) -> Iterator[None]:
+    """Leave the active session as it is: PySpark makes whichever session creates a DataFrame the active one."""
+    sessions, kind = spark._get_j_spark_session_class(spark._jvm), type(spark)
+    with _active_guard:
+        active, java_active = kind._activeSession, sessions.getActiveSession()
+        try:
+            yield
+        finally:
+            kind._activeSession = active
+            if java_active.isDefined():
+                sessions.setActiveSession(java_active.get())
+            else:
+                sessions.clearActiveSession()
+
+
 def find_session_id(spark: Any) -> str:
     """Identify a session, for which there may be several Python objects."""
     return str(spark._jsparkSession.sessionUUID())
@@ -168,24 +205,29 @@ def _read_setting(spark: Any, name: str) -> str | None:
 
 
 @contextmanager
-def quiet_session(name: str) -> "Iterator[SparkSession]":
-    """Use the running session, or a small silent local one that ends with the block."""
+def quiet_session(
+    name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None
+) -> "Iterator[SparkSession]":
+    """Use the running session, or a silent one that ends with the block."""
     use_this_interpreter()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
         return
-    builder = SparkSession.builder.appName(name).master("local[2]")
-    for setting, value in QUIET_SETTINGS.items():
+    builder = SparkSession.builder.appName(name).master(master)
+    local = _LOCAL_SETTINGS if master.startswith("local") else {}
+    for setting, value in {**QUIET_SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(setting, value)
     with _silence_stderr():
         spark = builder.getOrCreate()
     try:
         yield spark
     finally:
-        spark.stop()
+        with suppress(OSError, Py4JError):  # its JVM is gone already
+            spark.stop()
 
 
 @contextmanager

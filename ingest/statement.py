@@ -22,12 +22,13 @@ from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.selection import Selection
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.logical_plans import find_kind, list_items, split_condition, walk, walk_with_conditions
+from windrow.ingest.logical_plans import find_kind, find_numbers, list_items, split_condition, walk, walk_with_kinds
 from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath
+from windrow.ingest.session import WarehouseOrPath, keep_active_session
+from windrow.ingest.sort_key import quote_name
 from windrow.queries.answer import Explanation
-from windrow.queries.execution import describe_window, go_back, show_pasts
+from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
 from windrow.queries.planner.join_ranges import prune
 from windrow.queries.planner.key_ranges import KeyPredicate
@@ -35,6 +36,7 @@ from windrow.queries.planner.planner import UNRESTRICTED, RelationPlan, find_bou
 from windrow.queries.sql.foreign_dialect import ForeignStatement, find_clauses
 from windrow.queries.sql.statement import Reference
 from windrow.queries.sql.window_spec import AllRows, OrderedWindow
+from windrow.queries.statement_context import StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.windows import make_about
 
@@ -53,6 +55,8 @@ _VOLATILE = frozenset(
 """Functions of Spark whose values depend on when they are called; of the past they are refused, as in `wh.sql`."""
 _POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
 """Operators that take the columns of their inputs as they come, without naming them."""
+_CONSTANT_ROWS = ("LocalRelation", "OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef")
+"""Operators whose rows stand in the statement, or are tables and results, which the driver has sent."""
 _KEEPS_ROWS_APART = ("Project", "Filter", "SubqueryAlias")
 """Operators that a row passes, or not, whatever other rows there are."""
 
@@ -74,8 +78,9 @@ def sql(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = _Planner(spark, taken.contents, statement, args)
-        frame = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame = plan.build_frame()
         about = plan.describe()
     except BaseException:
         if not borrowed:
@@ -93,12 +98,27 @@ def explain(
     statement = find_clauses(text)
     taken, borrowed = _take_snapshot(spark, warehouse, statement)
     try:
-        plan = _Planner(spark, taken.contents, statement, args)
-        frame: Any = plan.build_frame()
+        with keep_active_session(spark):
+            plan = _StatementPlanner(spark, taken.contents, statement, args)
+            frame: Any = plan.build_frame()
         return Explanation(plan.relation_plans(), plan.windows(), frame._jdf.queryExecution().toString())
     finally:
         if not borrowed:
             taken.close()
+
+
+def plan_statement(
+    spark: "SparkSession", snapshot: Snapshot, text: str, args: Arguments, context: StatementContext
+) -> tuple["DataFrame", tuple[Reference, ...]]:
+    """A statement over a snapshot that somebody else keeps open, and the relations of the warehouse that it reads.
+
+    Raises:
+        QueryError: it reads other relations too.
+    """
+    with keep_active_session(spark):
+        planner = _StatementPlanner(spark, snapshot, find_clauses(text), args, context)
+        references = planner.find_references()
+        return planner.build_frame(), references
 
 
 def _take_snapshot(
@@ -142,7 +162,7 @@ class _Relation:
         return isinstance(self.reference.window, OrderedWindow)
 
 
-class _Planner:
+class _StatementPlanner:
     """Plans one statement.
 
     Args:
@@ -150,15 +170,26 @@ class _Planner:
         snapshot: What is seen.
         statement: With its clauses read.
         args: Of the statement.
+        context: What it can name beside streams and tables.
     """
 
-    def __init__(self, spark: Any, snapshot: Snapshot, statement: ForeignStatement, args: Arguments) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        snapshot: Snapshot,
+        statement: ForeignStatement,
+        args: Arguments,
+        context: StatementContext = STATEMENT_CONTEXT,
+    ) -> None:
         self._spark, self._snapshot, self._statement, self._args = spark, snapshot, statement, args
+        self._context = context
         # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
         self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._jvm = spark.sparkContext._jvm
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
+        self._others: dict[str, Reference] = {}
+        """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
         self._offer_relations()
         self._leaves = self._offer_empty_streams()
         self._optimize()
@@ -171,6 +202,31 @@ class _Planner:
     def describe(self) -> dict[str, Any]:
         """What is known of the answer, as `windrow.spark.about` gives it."""
         return make_about(self.windows(), "snapshot", 0.0, self._snapshot.version)
+
+    def find_references(self) -> tuple[Reference, ...]:
+        """The relations of the warehouse that the statement reads.
+
+        Raises:
+            QueryError: it reads others too, which another session would not have.
+        """
+        views = {node.desc().identifier().table() for node, kind in self._analyzed if kind == "View"}
+        known = {name.lower() for name in (*self._relations, *self._others)}
+        outside = sorted(name for name in views if name.lower() not in known)
+        outside += ["a table or file" for node, kind in self._analyzed if self._is_outside(node, kind)]
+        if outside:
+            raise QueryError(
+                f"a periodic query reads streams, views, tables and results of the warehouse, and not {outside[0]} "
+                "that another Spark session would not have; put_table() keeps a small relation in the warehouse"
+            )
+        folded = {name.lower() for name in views}
+        others = [reference for name, reference in self._others.items() if name.lower() in folded]
+        return (*(each.reference for each in self._relations.values()), *others)
+
+    def _is_outside(self, node: Any, kind: str) -> bool:
+        """Whether an operator brings rows in that are neither the warehouse's nor written in the statement."""
+        if node.children().size() or kind in _CONSTANT_ROWS:
+            return False
+        return kind != "LogicalRDD" or self._find_stream(node) is None
 
     def relation_plans(self) -> tuple[RelationPlan, ...]:
         """What is read of each stream."""
@@ -233,7 +289,7 @@ class _Planner:
             raise self._translate(error) from None
 
     def _offer(self, name: str, frame: Any) -> None:
-        frame.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+        frame.createOrReplaceTempView(quote_name(name))
 
     def _offer_relations(self) -> None:
         """Find out what each name means; all but streams are small, and come by way of the driver."""
@@ -241,7 +297,7 @@ class _Planner:
         tables = {name.lower(): name for name in self._snapshot.tables}
         plain = [name for name in self._statement.names if name in streams or name in tables]
         unknown = self._statement.names - {*streams, *tables}
-        results = {name.lower(): name for name in STATEMENT_CONTEXT.find_results(self._snapshot, unknown)}
+        results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
         self._snapshot = go_back(
             self._statement.references, self._snapshot, lambda: bool(_VOLATILE & self._statement.names)
         )
@@ -249,6 +305,7 @@ class _Planner:
         for reference in self._statement.references:
             folded = reference.name.lower()
             if reference.schema or folded in results or folded in tables:
+                self._others[reference.relation] = reference
                 self._offer_rows(reference.relation, self._statement.written(reference))
             elif folded not in streams:
                 self._refuse_unknown(reference.name)
@@ -260,6 +317,7 @@ class _Planner:
                 read.append(Reference(name, "", AllRows(), name, None, name))
             else:
                 name = tables.get(folded) or results[folded]
+                self._others[name] = Reference(name, "", AllRows(), name, None, name)
                 self._offer_rows(name, f'"{name.replace(chr(34), chr(34) * 2)}"')
         self._snapshot, shown = show_pasts(self._snapshot, read)
         for reference in shown:
@@ -281,7 +339,10 @@ class _Planner:
 
     def _offer_rows(self, relation: str, written: str) -> None:
         """A relation whose rows the driver has."""
-        rows: pa.Table = self._snapshot.sql(f"SELECT * FROM {written}").arrow()
+        with answer_from_snapshot(
+            self._snapshot.store, f"SELECT * FROM {written}", snapshot=self._snapshot, context=self._context
+        ) as answer:
+            rows: pa.Table = answer.arrow()
         arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
         self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
 
@@ -293,54 +354,52 @@ class _Planner:
                 self._offer_rows(name, self._statement.written(each.reference))
                 continue
             schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
-            empty = self._session.createDataFrame(self._session.sparkContext.emptyRDD(), schema)
-            (leaf,) = (node for node in walk(empty._jdf.queryExecution().analyzed()) if find_kind(node) == "LogicalRDD")
-            leaves[leaf.rdd().id()] = name
-            self._offer(name, empty)
+            session = self._session._jsparkSession
+            rows = self._session.sparkContext._jsc.emptyRDD()
+            empty = session.createDataFrame(rows, session.parseDataType(schema.json()))
+            leaves[empty.queryExecution().analyzed().rdd().id()] = name
+            empty.createOrReplaceTempView(quote_name(name))
         return leaves
 
     def _optimize(self) -> None:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
         execution = self._run()._jdf.queryExecution()
-        read = {self._find_stream(node) for node in walk(execution.analyzed())}
+        self._analyzed = [(node, kind) for node, kind, _ in walk_with_kinds(execution.analyzed())]
+        read = {self._find_stream(node) for node, kind in self._analyzed if kind == "LogicalRDD"}
         # Names were compared as words: some are those of columns, or qualify a relation with a window.
         self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
             optimized = execution.optimizedPlan()
         except SPARK_ERRORS as error:
             raise self._translate(error) from None
-        used = {attribute.exprId().id() for attribute in list_items(optimized.output())}
-        whole = set()
-        for node in walk(optimized):
-            used |= {attribute.exprId().id() for attribute in list_items(node.references().toSeq())}
-            if find_kind(node) in _POSITIONAL:
-                whole |= {
-                    attribute.exprId().id()
-                    for child in list_items(node.children())
-                    for attribute in list_items(child.output())
-                }
+        nodes, used = list(walk_with_kinds(optimized)), find_numbers(optimized.output())
+        for node, kind, _ in nodes:
+            used |= find_numbers(node.references())
+            if kind in _POSITIONAL:
+                used |= {number for child in list_items(node.children()) for number in find_numbers(child.output())}
         attributes: dict[int, tuple[str, str]] = {}
-        for node, condition in walk_with_conditions(optimized):
-            name = self._find_stream(node)
+        for node, kind, condition in nodes:
+            name = self._find_stream(node) if kind == "LogicalRDD" else None
             if name is None:
                 continue
             self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
             for attribute in list_items(node.output()):
                 number = attribute.exprId().id()
                 attributes[number] = name, attribute.name()
-                if number in used or number in whole:
+                if number in used:
                     self._relations[name].columns.add(attribute.name())
-        self._equalities = list(self._find_equalities(optimized, attributes))
+        joins = [node for node, kind, _ in nodes if kind == "Join"]
+        self._equalities = list(self._find_equalities(joins, attributes))
 
-    def _find_stream(self, node: Any) -> str | None:
-        return self._leaves.get(node.rdd().id()) if find_kind(node) == "LogicalRDD" else None
+    def _find_stream(self, leaf: Any) -> str | None:
+        return self._leaves.get(leaf.rdd().id())
 
     def _find_equalities(
-        self, optimized: Any, attributes: Mapping[int, tuple[str, str]]
+        self, joins: Sequence[Any], attributes: Mapping[int, tuple[str, str]]
     ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
         """Columns of streams that inner and semi joins require to be equal, each pair once."""
-        for join in walk(optimized):
-            if find_kind(join) != "Join" or join.joinType().sql() not in ("INNER", "LEFT SEMI"):
+        for join in joins:
+            if join.joinType().sql() not in ("INNER", "LEFT SEMI"):
                 continue
             condition = join.condition()
             if condition.isEmpty():

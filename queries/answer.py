@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from windrow import times
 from windrow.errors import ClosedError, GapError, QueryError
+from windrow.formats.html import ShownAsTable
 from windrow.formats.text import HUGE, contains_type, type_name
 from windrow.gaps import BEFORE_FIRST
 from windrow.queries.engine import python_values
@@ -48,7 +49,7 @@ def _close_all() -> None:
         traceback.clear_frames(trace)
 
 
-class Answer:
+class Answer(ShownAsTable):
     """The rows of one query. Read them once, as you like; the snapshot is let go when they are used up or it is closed.
 
     Args:
@@ -229,9 +230,7 @@ class Answer:
         self._reader = pa.RecordBatchReader.from_batches(self.schema, chain(taken, reader))
         return pa.Table.from_batches(taken, self.schema).slice(0, count)
 
-    def _repr_html_(self) -> str:
-        from windrow.formats.html import render_table
-
+    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[Any]], str]:
         first = narrow_integers(self.peek(SHOWN_ROWS + 1))
         columns = zip(first.columns, first.schema, strict=True)
         shown = [python_values.to_python_values(column.combine_chunks(), field) for column, field in columns]
@@ -239,7 +238,7 @@ class Answer:
         more = "; read already" if self._used else ""
         more = f"; the first {SHOWN_ROWS} rows" if first.num_rows > SHOWN_ROWS else more
         caption = f"{describe_windows(self.windows)}{complete}{more}".removeprefix("; ")
-        return render_table(self.columns, islice(zip(*shown, strict=True), SHOWN_ROWS), caption)
+        return self.columns, islice(zip(*shown, strict=True), SHOWN_ROWS), caption
 
     def close(self) -> None:
         """Let go of the snapshot without reading on."""

@@ -32,6 +32,7 @@ from windrow.queries.planner.scan_sql import table_sql, timestamp_literal
 from windrow.queries.sql import calendar_units, parse_tree
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
+from windrow.queries.sql.foreign_dialect import ForeignStatement
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
 from windrow.queries.sql.window_spec import (
     AllRows,
@@ -59,6 +60,8 @@ _READ_ERRORS = (duckdb.Error, OSError, pa.ArrowException, RuntimeError)
 
 _NO_FILE = re.compile(r'No files found that match the pattern \\?"([^"\\]+)')
 
+AnyStatement = Statement | ForeignStatement
+"""In DuckDB's SQL, or in that of another engine."""
 Params = Sequence[Any] | dict[str, Any] | None
 
 
@@ -430,7 +433,7 @@ def _window_of_results(statement: Statement, reference: Reference, clock: int | 
     return f" WHERE _window_end > {lower} AND _window_end <= {upper}"
 
 
-def _find_result_bounds(statement: Statement, reference: Reference, clock: int | None) -> tuple[int, int] | None:
+def _find_result_bounds(statement: AnyStatement, reference: Reference, clock: int | None) -> tuple[int, int] | None:
     """Between which ends of windows results are read; None: all of them."""
     window = reference.window
     if isinstance(window, AllRows):
@@ -462,7 +465,7 @@ def _refuse_past(statement: Statement, reference: Reference, *, is_stream: bool,
         raise _locate(statement, reference, f"{reference.name} is {what}, which has no history; ask it as it is now")
 
 
-def _locate(statement: Statement, reference: Reference, message: str) -> QueryError:
+def _locate(statement: AnyStatement, reference: Reference, message: str) -> QueryError:
     offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
     return statement.error(offset, message)
 
@@ -475,12 +478,14 @@ def describe_window(view: StreamSnapshot, reference: Reference) -> Window:
     return make_window(view, bounds, reference.clause, zone)
 
 
-def _describe_results(statement: Statement, reference: Reference, results: ResultTable, snapshot: Snapshot) -> Window:
+def _describe_results(
+    statement: AnyStatement, reference: Reference, results: ResultTable, snapshot: Snapshot
+) -> Window:
     bounds = _find_result_bounds(statement, reference, results.clock)
     return results.describe(snapshot.store, bounds, str(reference.window))
 
 
-def describe_windows(snapshot: Snapshot, statement: Statement, context: StatementContext) -> list[Window]:
+def describe_windows(snapshot: Snapshot, statement: AnyStatement, context: StatementContext) -> list[Window]:
     """The windows of what a statement reads: streams, and results of periodic queries."""
     streams = {name.lower(): name for name in snapshot.streams()}
     references = [reference for reference in statement.references if not reference.schema]

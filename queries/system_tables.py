@@ -82,11 +82,7 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
             entry.name: [run for kind in ("runs", "revisions") for _, run in tables.items(kind, catalog_key(entry.id))]
             for entry, _ in running
         }
-        oldest = {
-            view.name: find_oldest_expired(snapshot.store, tables, view.entry, view.state)
-            for view in views
-            if "streams" in names
-        }
+        oldest = {view.name: find_oldest_expired(snapshot.store, tables, view) for view in views if "streams" in names}
         trace = [event for _, event in tables.items("trace")] if "trace" in names else []
         return CatalogRecords(
             tables.version, of("slides"), of("batches"), of("rejected"), ahead, oldest, queries, runs, of("gaps"),
@@ -99,7 +95,10 @@ def read_records(snapshot: Snapshot, names: Collection[str]) -> CatalogRecords:
 
 def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Table:
     """One system table."""
-    if name in QUERY_TABLES:
+    if name == "store":
+        schema, remote = _STORE, snapshot.store.remote
+        rows = [] if remote is None else [{column: getattr(remote.status(), column) for column in schema.names}]
+    elif name in QUERY_TABLES:
         schema, describe = QUERY_TABLES[name]
         rows = [row for entry, state in records.queries for row in describe(entry, state, records)]
         if snapshot.role.grants is not None and "operate" not in snapshot.role.rights:
@@ -273,7 +272,7 @@ def _queries(entry: QueryEntry, state: QueryState, records: CatalogRecords) -> I
     } | {
         name: getattr(source, name)
         for source, names in (
-            (entry, ("missed", "output", "priority", "created")),
+            (entry, ("engine", "missed", "output", "priority", "created")),
             (state, ("delivered_at", "runs", "waiting", "failures", "error", "retry_at", "seconds")),
         )
         for name in names
@@ -328,7 +327,7 @@ _REJECTED_ROWS = pa.schema([
 ])  # fmt: skip
 _SHOWN = ("_reason", "_file", "_line", "_text")
 _QUERIES = pa.schema([
-    *_columns(_TEXT, "query statement sink missed output"), ("streams", _TEXTS), ("priority", _INT),
+    *_columns(_TEXT, "query statement engine sink missed output"), ("streams", _TEXTS), ("priority", _INT),
     ("created", _STAMP), ("slide", _INT), ("delivered_at", _STAMP),
     *_columns(_INT, "runs missed_runs waiting failures"), ("error", _TEXT), ("retry_at", _STAMP),
     ("seconds", pa.float64()), ("to_backfill", _INT),
@@ -339,6 +338,12 @@ _RUNS = pa.schema([
     ("seconds", pa.float64()), ("staleness", pa.float64()), ("complete", pa.bool_()),
     *_columns(_TEXT, "how error file"), ("revision", _INT), ("coverage", pa.float64()),
     ("backfilled", pa.bool_()),
+])  # fmt: skip
+
+_STORE = pa.schema([
+    ("uri", _TEXT), *_columns(_INT, "epoch objects object_bytes cached_bytes cache_limit copied_commit"),
+    ("copied_at", _STAMP), *_columns(_INT, "uncopied_commits waiting_deletions"),
+    *_columns(_TEXT, "taken_over_by problem"),
 ])  # fmt: skip
 
 STREAM_TABLES: dict[str, tuple[pa.Schema, Callable[[StreamSnapshot, CatalogRecords], Iterator[RowValues]]]] = {
@@ -359,9 +364,9 @@ QUERY_TABLES: dict[str, tuple[pa.Schema, Callable[[QueryEntry, QueryState, Catal
     "queries": (_QUERIES, _queries),
     "runs": (_RUNS, _runs),
 }
-TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES}
-"""Names, without the schema ``windrow``: those that speak of streams, and those that speak of periodic queries."""
-_FOR_OPERATORS = frozenset(("segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
+TABLE_NAMES = {*STREAM_TABLES, *QUERY_TABLES, "store"}
+"""Names, without the schema ``windrow``: those that speak of streams, of periodic queries, and of the object store."""
+_FOR_OPERATORS = frozenset(("store", "segments", "cells", "batches", "rejected", "rejected_rows", "summaries"))
 """They tell of rows and values that a role may not be allowed to see."""
 
 

@@ -420,6 +420,16 @@ def slide_until_step(path: str, to: str, step: str, nth: int = 1) -> None:
         wh.slide("s", to=to)
 
 
+def merge_history_until_step(path: str, step: str) -> None:
+    """Merge the history of stream s, and kill this process at a step."""
+    import windrow
+    from windrow.history_merge import merge_in_steps
+
+    with windrow.open(path, files=KillAtStep(step, 1)) as wh:
+        for _ in merge_in_steps(wh._store, "s"):
+            pass
+
+
 def run_due_until_step(path: str, step: str, nth: int) -> None:
     """Run what is due, and what is to be made from history, and kill this process at the nth pass of a step."""
     shrink_inline_results()

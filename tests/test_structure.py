@@ -25,7 +25,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = {"windrow": "warehouse"} | {f"windrow.{name}": name for name in ("indexes", "ingest", "native", "queries")}
-FOLDERS |= {f"windrow.{name}": f"warehouse/{name}" for name in ("catalog", "cli", "demo", "formats", "service")}
+FOLDERS |= {
+    f"windrow.{name}": f"warehouse/{name}" for name in ("catalog", "cli", "demo", "formats", "object_store", "service")
+}
 FOLDERS |= {
     f"windrow.queries.{name}": f"queries/{name}"
     for name in ("engine", "periodic", "planner", "sql", "synopses", "views")

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from windrow.slide import SlideReport
     from windrow.snapshot import Snapshot
     from windrow.status import StreamStatus, WarehouseStatus
+    from windrow.times import Duration
     from windrow.warehouse import Warehouse
     from windrow.windows import Window
 else:
@@ -124,6 +125,10 @@ def open(  # noqa: A001
     spill: str | None = None,
     allow_hosts: "Sequence[str]" = (),
     allow_commands: "Sequence[str]" = (),
+    segments: str | None = None,
+    segment_cache: str | None = None,
+    copy_every: "Duration | None" = None,
+    copy_commits: int | None = None,
 ) -> "Warehouse":
     """Open the warehouse in the folder `path`, creating it if it is missing; see `Warehouse` for the options."""
     from windrow.warehouse import Warehouse
@@ -142,6 +147,10 @@ def open(  # noqa: A001
         spill=spill,
         allow_hosts=allow_hosts,
         allow_commands=allow_commands,
+        segments=segments,
+        segment_cache=segment_cache,
+        copy_every=copy_every,
+        copy_commits=copy_commits,
     )
 
 
@@ -167,7 +176,14 @@ def connect(address: str, token: str | None = None, certificates: str | None = N
 def restore(
     backup: str | os.PathLike[str], path: str | os.PathLike[str], catalog: str | os.PathLike[str] | None = None
 ) -> "Restored":
-    """Make a warehouse out of a backup, in a new or empty folder; see `windrow.backup`."""
+    """Make a warehouse out of a backup, in a new or empty folder; see `windrow.backup`.
+
+    Or out of its object store, whose URI stands in the place of the backup; see `windrow.object_store.restoration`.
+    """
+    if isinstance(backup, str) and "://" in backup:
+        from windrow.object_store.restoration import restore_from_store
+
+        return restore_from_store(backup, path, catalog)
     from windrow.backup import restore
 
     return restore(backup, path, catalog)

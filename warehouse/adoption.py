@@ -12,6 +12,7 @@ from pathlib import Path
 
 from windrow.arguments import check_path
 from windrow.catalog.environment import Catalog
+from windrow.catalog.object_log import is_in_store, list_objects, read_store_entry
 from windrow.errors import BusyError, FormatError, StorageError
 from windrow.files import FileSystem, disk_errors, make_folder
 from windrow.identity import (
@@ -76,7 +77,7 @@ def adopt(
                 return _take_over(root, opened, marker, owner, disk)
             check_owner(root, folder, owner, marker)
             assign_warehouse_id(root, opened, marker, disk)
-            return Adoption(root, folder, "own")
+            return Adoption(root, folder, "moved" if _claim_store(opened) else "own")
         finally:
             opened.close()
 
@@ -88,11 +89,25 @@ def _take_over(root: Path, opened: Catalog, marker: Marker, owner: Owner, files:
     with opened.exclusive() as tables:
         write_owner(tables, replace(owner, root=str(root)))
     write_marker(root, replace(marker, uuid=owner.uuid, root=str(root)), files)
+    _claim_store(opened)
     return Adoption(root, opened.folder, "moved")
+
+
+def _claim_store(opened: Catalog) -> bool:
+    """Take over the object store of a folder that is not where it was; whoever else has it may then only read."""
+    from windrow.object_store.segment_store import find_place, take_over  # few warehouses have one
+
+    entry = opened.read(read_store_entry)
+    return entry is not None and entry.place != find_place(opened) and take_over(opened)
 
 
 def _part(root: Path, opened: Catalog, marker: Marker, owner: Owner, target: Path, files: FileSystem) -> Adoption:
     """Give a copy a catalog of its own."""
+    if opened.read(is_in_store):
+        raise FormatError(
+            f"{root} is a copy of a warehouse in an object store, which has one owner; restore it elsewhere with "
+            "'windrow restore --from URI FOLDER', which takes it over, or move rows into another with a backup"
+        )
     _check_uuid(root, opened, marker, owner)
     refuse_network(target if target.exists() else target.parent, target, files)
     new_owner = _finished(root, target, owner) if (target / "data.mdb").exists() else _copy(root, opened, target, files)
@@ -160,8 +175,8 @@ def _copy(root: Path, opened: Catalog, target: Path, files: FileSystem) -> Owner
 
 def _check_files(root: Path, catalog: Catalog) -> None:
     """Refuse a folder that lacks what the catalog names: it was copied in part, or while rows came and went."""
-    needed = catalog.read(needed_files)
-    wrong = [file for file, record in needed.items() if _size(root / file) != record.bytes]
+    needed, stored = catalog.read(lambda tables: (needed_files(tables), list_objects(tables)))
+    wrong = [file for file, record in needed.items() if file not in stored and _size(root / file) != record.bytes]
     if wrong:
         raise FormatError(
             f"{root} lacks {len(wrong)} of the {len(needed)} files that the catalog names, such as {wrong[0]}; "

@@ -90,6 +90,11 @@ class AppendReport:
     seconds: float
     replaced: int = 0
     """Rows that these took the place of, with ``replace=True``."""
+    copied_commit: int | None = None
+    """Of a warehouse in an object store: the last commit whose catalog is copied there. If this machine is lost, so are
+    rows whose commit is later, unless ``durable="store"`` has waited for them. None: there is no copy, or no store."""
+    durable: str = "disk"
+    """What keeps the rows: this machine's disk, or the object store."""
 
 
 @dataclass
@@ -364,8 +369,7 @@ class Append:
         store.files.reach("append.committed")
         if previous is not None:
             # Another process appended the same batch since we looked; no record names our files.
-            for name in published:
-                store.files.unlink(store.root / name)
+            store.withdraw(published)
             return self.duplicate(previous)
         return self.report(rejected)
 

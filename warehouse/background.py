@@ -94,6 +94,14 @@ class Background:
                 self._tasks.remove(task)
             return task
 
+    def drop(self, prefix: str) -> None:
+        """Give up tasks whose names begin so, with what they pin; they come again."""
+        with self._guard:
+            dropped = [task for task in self._tasks if task.name.startswith(prefix)]
+            self._tasks = deque(task for task in self._tasks if task not in dropped)
+        for task in dropped:
+            task.steps.close()
+
     def leave(self, store: Store) -> None:
         """Do what a handle that is closed has left, as far as a short time suffices, and drop the rest."""
         self.run(_CLOSING_SECONDS, store)

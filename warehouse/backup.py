@@ -20,6 +20,7 @@ import xxhash
 
 from windrow.arguments import check_path
 from windrow.catalog.environment import FORMAT, Catalog, Tables
+from windrow.catalog.object_log import forget_store
 from windrow.errors import DamageError, FormatError, StorageError
 from windrow.files import FileSystem, compute_digest, disk_errors
 from windrow.identity import (
@@ -42,7 +43,7 @@ from windrow.sources import record_restored
 from windrow.store import Store, wall_clock
 
 _BACKUP_FORMAT = 1
-_CATALOG = "catalog/data.mdb"
+CATALOG_FILE = "catalog/data.mdb"
 _FOLDERS = frozenset(("catalog", "streams", "tables", "results", "staging"))
 _CHUNK = 1 << 20
 _STEP = 2 << 20
@@ -172,15 +173,18 @@ def create_backup(
         if inner.resolve().is_relative_to(outer.resolve()):
             raise FormatError(f"the backup folder {target} must lie outside of the warehouse {store.root}")
     earlier = None if base is None else (check_path(base).absolute(), read_manifest(check_path(base).absolute()))
-    with disk_errors(f"backing up {store.root} to {target}"), _working_in(target, "a backup is written"):
+    with disk_errors(f"backing up {store.root} to {target}"), working_in(target, "a backup is written"):
         begun = store.clock()
         with Snapshot(store, ()):  # its pin is there before the catalog is copied, and holds until the files are
             copy, facts, wanted = _copy_catalog(store, target)
             transfer = _Transfer(
                 store.root, target, store.files, earlier, progress or (lambda _: None), _make_pause(store)
             )
-            saved = {name: transfer.bring(name, *expected) for name, expected in wanted.items()}
-        files = {_CATALOG: copy} | {name: file for name, file in saved.items() if file is not None}
+            saved = {}
+            for name, expected in wanted.items():
+                store.reader.prepare([name])
+                saved[name] = transfer.bring(name, *expected)
+        files = {CATALOG_FILE: copy} | {name: file for name, file in saved.items() if file is not None}
         _remove_others(target, files, store.files)
         _sync_folders(target, store.files)
         manifest = Manifest(root=str(store.root), at=begun, files=dict(sorted(files.items())), **facts)
@@ -204,8 +208,8 @@ def _copy_catalog(
     finally:
         copy.close()
         _remove_locks(folder)
-    store.files.sync(target / _CATALOG)
-    return SavedFile((target / _CATALOG).stat().st_size, compute_digest(target / _CATALOG)), facts, wanted
+    store.files.sync(target / CATALOG_FILE)
+    return SavedFile((target / CATALOG_FILE).stat().st_size, compute_digest(target / CATALOG_FILE)), facts, wanted
 
 
 def _facts(tables: Tables) -> dict[str, Any]:
@@ -367,7 +371,7 @@ def _matches(path: Path, size: int | None, digest: str) -> bool:
 
 
 @contextlib.contextmanager
-def _working_in(target: Path, what: str) -> Iterator[None]:
+def working_in(target: Path, what: str) -> Iterator[None]:
     """Hold a folder that is new, empty, or left by an interrupted run, until everything in it is durable."""
     if (target / BACKUP_MANIFEST).exists():
         raise FormatError(f"{target} holds a backup already; choose a new or empty folder")
@@ -500,23 +504,23 @@ def restore(
         if read_marker(root) is not None:
             raise FormatError(f"{root} holds a warehouse already; choose a new or empty folder")
         refuse_network(place if place.exists() else place.parent, place, disk)
-        with _working_in(root, "a backup is restored"):
-            _clear(place, root)
+        with working_in(root, "a backup is restored"):
+            clear_catalog(place, root)
             transfer = _Transfer(source, root, disk, None, progress or (lambda _: None))
             for name, file in manifest.files.items():
-                if name != _CATALOG:
+                if name != CATALOG_FILE:
                     transfer.bring(name, file.bytes, file.digest)
             for name in ("streams", "staging", "tables", "results"):
                 disk.make_folder(root / name)
             _remove_others(root, manifest.files, disk)
-            owner = _restore_catalog(manifest, source, root, place, disk)
+            owner = restore_catalog(manifest, source, root, place, disk)
             _sync_folders(root, disk)
             marker = Marker(manifest.catalog_format, str(place) if catalog else None, owner.uuid, str(root))
             write_marker(root, marker, disk)
     return Restored(root, place, manifest.commit, len(manifest.files), manifest.bytes, time.perf_counter() - started)
 
 
-def _clear(place: Path, root: Path) -> None:
+def clear_catalog(place: Path, root: Path) -> None:
     """Remove the catalog that an interrupted restoration has left; refuse one of another warehouse."""
     if not (place / "data.mdb").exists():
         if place.is_dir() and any(place.iterdir()) and place != root / "catalog":
@@ -531,13 +535,29 @@ def _clear(place: Path, root: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _restore_catalog(manifest: Manifest, source: Path, root: Path, place: Path, files: FileSystem) -> Owner:
-    """Give a copy of the catalog to its new warehouse; it gets its place when it is whole and durable."""
+def restore_catalog(
+    manifest: Manifest,
+    source: Path,
+    root: Path,
+    place: Path,
+    files: FileSystem,
+    adapt: Callable[[Tables], None] = forget_store,
+) -> Owner:
+    """Give a copy of the catalog to its new warehouse; it gets its place when it is whole and durable.
+
+    Args:
+        manifest: Of the backup.
+        source: Where the copy is.
+        root: The new warehouse.
+        place: Where its catalog is to be.
+        files: The disk.
+        adapt: Changes what else is another thing in the new warehouse; one of a backup has all files in its folder.
+    """
     hidden = place.with_name(f".{place.name}.restored")
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir(mode=0o700, parents=True)
     try:
-        same = _copy_file(source / _CATALOG, hidden / "data.mdb", files) == manifest.files[_CATALOG]
+        same = _copy_file(source / CATALOG_FILE, hidden / "data.mdb", files) == manifest.files[CATALOG_FILE]
     except FileNotFoundError:
         same = False
     if not same:
@@ -553,6 +573,7 @@ def _restore_catalog(manifest: Manifest, source: Path, root: Path, place: Path, 
             write_origin(tables, Origin(manifest.commit, manifest.at, wall_clock()))
             tables.delete_prefix("orphans", b"")
             record_restored(tables, manifest.at, wall_clock())
+            adapt(tables)
     finally:
         opened.close()
         _remove_locks(hidden)

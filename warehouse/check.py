@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windrow.catalog.environment import DATABASES, Tables, decode_last_int
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, SpoolEntry, TableEntry
-from windrow.errors import DamageError, FormatError
+from windrow.errors import DamageError, FormatError, StorageError
 from windrow.expired_rows import find_breaches
 from windrow.files import compute_digest, find_living_writers, parse_writer_name
 from windrow.indexes.end_overrides import read_ends
@@ -102,6 +102,9 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
         for file, record in records.files.items():
             tell_progress(file)
             problems += find_file_problems(store, file, record)
+        if store.remote is not None:
+            tell_progress("objects")
+            problems += store.remote.find_problems()
         for other in records.others:
             problems += find_file_problems(store, other.file, other)
         in_use = (
@@ -214,6 +217,12 @@ def find_file_problems(
 ) -> Iterator[str]:
     """What is wrong with a file, by its size, digest and number of rows."""
     path = store.root / file
+    try:
+        if store.remote is not None and not store.remote.replace(file):
+            store.remote.bring([file])
+    except (DamageError, StorageError) as error:
+        yield str(error)
+        return
     if not path.is_file():
         yield f"file {file} is {'not a file' if path.exists() else 'missing'}"
         return

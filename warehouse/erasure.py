@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from windrow.background import background_of
 from windrow.catalog.environment import DATABASES, Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import ErasureEntry, RejectedEntry, SpoolEntry, StreamEntry, StreamState
@@ -29,6 +30,7 @@ from windrow.errors import BusyError, DefinitionError, QueryError
 from windrow.files import disk_errors
 from windrow.gaps import note_version
 from windrow.history import give_up, keep_expired, revoke
+from windrow.history_merge import TASK as HISTORY_TASK
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import rewrite_segment
@@ -222,6 +224,7 @@ def erase(
 ) -> EraseReport:
     """Erase rows of a stream by key or by condition; see `Warehouse.erase`."""
     store.check_writable()
+    background_of(store).drop(HISTORY_TASK)  # which pins what it reads
     with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         for _ in range(_ATTEMPTS):
             gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
@@ -443,6 +446,8 @@ def _write_rejected(
 def _make_record(store: Store, contents: _Contents, condition: _Condition, rewrite: _Rewrite) -> ErasureEntry:
     name = contents.entry.definition.name
     untouched = ["backups and copies of the folder that were made before"]
+    if store.remote is not None:
+        untouched.append("earlier versions of objects, if the bucket keeps them")
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
     if queries:
         untouched.append(f"results of {', '.join(sorted(queries))} that were delivered, here and outside")
@@ -603,8 +608,9 @@ def _remove_replaced(store: Store) -> tuple[str, ...]:
     remove_replaced(store)
     store.files.reach("erase.reclaimed")
     wipe(store)
+    traces = () if store.remote is None else store.remote.erase_traces()
     waiting = store.catalog.read(lambda tables: sum(1 for _ in tables.raw_items("reclaim")))
-    return find_holders(store) if waiting else ()
+    return (*(find_holders(store) if waiting else ()), *traces)
 
 
 def wipe(store: Store) -> None:

@@ -10,6 +10,12 @@ _TEMPORARY_ERRORS = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENFILE, errno.EMFILE, errno.ENOMEM)
 )
 
+MEMORY_ADVICE = (
+    "ask for less, with a greater memory_limit, or let Spark run it: windrow.spark.sql() once, "
+    "engine='spark' periodically"
+)
+"""What to do about a statement that does not fit in memory."""
+
 
 class WindrowError(Exception):
     """Base of all errors that Windrow raises on purpose."""

@@ -4,7 +4,7 @@ A file is written anew without such rows when the first of them has been dead fo
 more than once in that time. Background work does it a slide before; a slide itself does only what has become overdue.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -21,7 +21,9 @@ from windrow.catalog.segment_log import exchange_segments, find_torn_files, load
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.history import find_cutoff, give_up, keep_expired
+from windrow.history_merge import TASK as HISTORY_TASK
 from windrow.indexes.arrow_arrays import to_arrow
+from windrow.indexes.end_overrides import can_merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import rewrite_segment
 from windrow.indexes.row_model import NEVER, RowModel, to_microseconds
@@ -31,6 +33,7 @@ from windrow.locks import locked
 from windrow.reclaim import find_holders, remove_replaced
 from windrow.segment_files import Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.slide_hooks import SlideHook, find_removal_limit
+from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 from windrow.times import format_duration, format_time
 
@@ -111,9 +114,15 @@ def _first_expiry(model: RowModel, min_ts: int, min_exp: int) -> int:
     return NEVER if model.lifetime is None else min_ts + model.lifetime
 
 
-def list_ages(store: Store, tables: Tables, entry: StreamEntry, *, retired: bool = False) -> list[FileAge]:
-    """The files of a stream; with `retired` also replaced ones that a reader keeps."""
+def list_ages(
+    store: Store, tables: Tables, entry: StreamEntry, segments: Iterable[Segment], *, retired: bool = False
+) -> list[FileAge]:
+    """The files of a stream with `segments` in its cells; with `retired` also replaced ones that a reader keeps."""
     model = _limit_model(tables, entry)
+    ended: dict[str, int] = {}
+    for segment in segments if entry.definition.has_overrides else ():
+        if segment.ended:
+            ended[segment.file] = min(segment.min_exp, ended.get(segment.file, NEVER))
     folder = store.stream_folder(entry.definition.name).relative_to(store.root).as_posix() + "/"
     ages = []
     for key, record in tables.items("files", folder.encode()):
@@ -121,7 +130,8 @@ def list_ages(store: Store, tables: Tables, entry: StreamEntry, *, retired: bool
         if record.stream == entry.id:
             known = bounds if bounds[0] is not None else _read_bounds(store, key.decode(), model)
             if known is not None:
-                ages.append(FileAge(key.decode(), record.bytes, _first_expiry(model, *known)))
+                first = min(_first_expiry(model, *known), ended.get(key.decode(), NEVER))
+                ages.append(FileAge(key.decode(), record.bytes, first))
     if retired:
         gone: list[ReclaimEntry] = [each for _, each in tables.items("reclaim") if each.stream == entry.id]
         for file in (file for each in gone for file in each.files if file.startswith(folder)):
@@ -151,13 +161,11 @@ def _read_bounds(store: Store, file: str, model: RowModel) -> tuple[int, int] | 
     return least[0], least[1]
 
 
-def find_oldest_expired(store: Store, tables: Tables, entry: StreamEntry, state: StreamState) -> int | None:
+def find_oldest_expired(store: Store, tables: Tables, view: StreamSnapshot) -> int | None:
     """When the row expired that has been expired for longest of those that files still hold; None if none has."""
-    if state.slide is None:
-        return None
-    now = entry.definition.model.slot_end(state.slide)
-    first = min((age.first for age in list_ages(store, tables, entry, retired=True)), default=NEVER)
-    return first if first <= now else None
+    ages = list_ages(store, tables, view.entry, view.segments, retired=True)
+    first = min((age.first for age in ages), default=NEVER)
+    return first if view.now is not None and first <= view.now else None
 
 
 def find_breaches(store: Store, tables: Tables) -> Iterator[str]:
@@ -167,7 +175,7 @@ def find_breaches(store: Store, tables: Tables) -> Iterator[str]:
         if contents is None:
             continue
         now = entry.definition.model.slot_end(contents.state.slide or 0)
-        ages = list_ages(store, tables, entry, retired=True)
+        ages = list_ages(store, tables, entry, contents.segments, retired=True)
         late = sorted((age for age in ages if contents.due(age) <= now), key=lambda age: age.first)
         for age in late:
             who = ", ".join(find_holders(store)) if age.retired else _name_views(tables, entry.id)
@@ -199,6 +207,7 @@ def keep_limit(store: Store, stream: str, hooks: Sequence[SlideHook]) -> LimitRe
                     while (size := _erase_step(store, name, hooks, ahead=False)) is not None:
                         written += size
                 if store.catalog.read(partial(_has_overdue_remains, store, name)):
+                    background_of(store).drop(HISTORY_TASK)  # which pins what it reads
                     remove_replaced(store)  # which else is left to the next slide
                 _offer(store, name, hooks)
     except WindrowError as error:
@@ -211,7 +220,7 @@ def _has_overdue_remains(store: Store, name: str, tables: Tables) -> bool:
     contents = _read_contents(store, tables, name, ())
     if contents is None:
         return False
-    ages = list_ages(store, tables, contents.entry, retired=True)
+    ages = list_ages(store, tables, contents.entry, contents.segments, retired=True)
     return any(age.retired and contents.due(age) <= contents.clock for age in ages)
 
 
@@ -274,10 +283,11 @@ def _read_contents(store: Store, tables: Tables, name: str, hooks: Sequence[Slid
     history = tuple(
         record.segment for _, record in tables.items("history", catalog_key(entry.id)) if record.gone is None
     )
+    segments = load_segments(store, tables, entry.id, state)
     return _Contents(
-        entry, state, load_segments(store, tables, entry.id, state), history, clock,
+        entry, state, segments, history, clock,
         clock if entry.definition.history is None else min(clock, -NEVER if cutoff is None else cutoff),
-        limit, tuple(list_ages(store, tables, entry)),
+        limit, tuple(list_ages(store, tables, entry, segments)),
         next(iter(tables.raw_items("past_definitions", catalog_key(entry.id))), None) is not None,
     )  # fmt: skip
 
@@ -286,6 +296,7 @@ def _choose_files(contents: _Contents, *, ahead: bool) -> set[str]:
     """Files to be written anew now, or with `ahead` those that a slide would have to; as many as a step may be."""
     clock = contents.clock + (contents.entry.definition.slide if ahead else 0)
     named = {segment.file for segment in (*contents.segments, *contents.history)}
+    named -= {segment.file for segment in contents.segments if not can_merge(segment, contents.clock)}
     due = sorted(
         (age for age in contents.files if age.file in named and contents.due(age) <= clock), key=lambda age: age.first
     )

@@ -54,8 +54,19 @@ REPAIR_CRASH_POINTS = ("repair.staged", "repair.published", "repair.committing",
 """The same, of a repair that saves rows."""
 LIMIT_CRASH_POINTS = ("limit.staged", "limit.published", "limit.committing", "limit.committed")
 """The same, of erasing expired rows."""
+HISTORY_CRASH_POINTS = ("history.staged", "history.published", "history.committing", "history.committed")
+"""The same, of a merge of history."""
 ERASURE_CRASH_POINTS = ("erase.staged", "erase.published", "erase.committing", "erase.committed", "erase.reclaimed")
 """The same, of an erasure."""
+OBJECT_STORE_CRASH_POINTS = (
+    "objects.uploaded",
+    "objects.attached",
+    "copy.uploaded",
+    "copy.published",
+    "copy.recorded",
+    "copy.deleted",
+)
+"""The same, of uploads and of copies of the catalog."""
 PUBLICATION_CRASH_POINTS = ("publish.staged", "publish.committed", "publish.placed", "publish.checkpointed")
 """The same, of a version of a published table."""
 DELIVERY_CRASH_POINTS = (

@@ -10,9 +10,11 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Catalog
 from windrow.catalog.lookups import find_checksums
+from windrow.catalog.object_log import is_in_store
 from windrow.errors import FormatError, StorageError, UnpinnedWarning
 from windrow.files import FileSystem, disk_errors, remove_dead_staging
 from windrow.format_conversion import convert_warehouse
@@ -22,6 +24,10 @@ from windrow.indexes.scan import ScanCache
 from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.orphans import clear_orphans, data_files
 from windrow.store import Store, wall_clock
+from windrow.times import Duration
+
+if TYPE_CHECKING:
+    from windrow.object_store.segment_store import StoreOptions
 
 _log = logging.getLogger(__name__)
 # A program that asks for no log gets none: Python would write our warnings to its stderr.
@@ -61,11 +67,15 @@ def open_store(
     files: FileSystem,
     randomness: random.Random | None,
     cache_bytes: int | None = None,
+    object_store: "StoreOptions | None" = None,
 ) -> Store:
     """Open (or create) the warehouse in `root`."""
     for place in (root, catalog):
         if place is not None and _URI.match(str(place)):
-            raise FormatError(f"{place} is a URI; a warehouse is a folder of this machine, so give its path")
+            raise FormatError(
+                f"{place} is a URI; a warehouse is a folder of this machine, so give its path; its files may lie in an "
+                f"object store: windrow.open('folder', segments='{place}')"
+            )
     root = root.absolute()
     with disk_errors(f"opening warehouse {root}"):
         marker = read_marker(root)
@@ -104,6 +114,8 @@ def open_store(
         published=published,
     )
     try:
+        if object_store is not None or opened.read(is_in_store):
+            attach(store, object_store)
         if not store.can_pin and not os.statvfs(folder).f_flag & os.ST_RDONLY:
             warnings.warn(
                 f"this process may not write {store.pins.folder}, so rows that it reads may be removed meanwhile; "
@@ -122,6 +134,27 @@ def open_store(
     if store.cleared:
         _log.info("removed %d files that ended processes had left in %s", store.cleared, root)
     return store
+
+
+def make_store_options(
+    segments: str | None, segment_cache: str | None, copy_every: Duration | None, copy_commits: int | None
+) -> "StoreOptions | None":
+    """What is said of an object store; None if nothing is."""
+    if all(value is None for value in (segments, segment_cache, copy_every, copy_commits)):
+        return None
+    from windrow.object_store.segment_store import StoreOptions
+
+    return StoreOptions(segments, segment_cache, copy_every, copy_commits)
+
+
+def attach(store: Store, options: "StoreOptions | None") -> None:
+    """Give a handle the object store that its warehouse has, or is to have."""
+    from windrow.object_store.segment_store import StoreOptions, attach_store  # few warehouses have one
+
+    writes = not store.read_only and store.catalog.writable
+    with disk_errors(f"opening warehouse {store.root}"):
+        store.remote = attach_store(store.root, store.catalog, options or StoreOptions(), store.files, writes=writes)
+    store.reader.provider = store.remote
 
 
 def refuse_network(place: Path, folder: Path, files: FileSystem) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.catalog.environment import Tables
+from windrow.catalog.object_log import find_objects, give_up_objects, is_in_store
 from windrow.catalog.records import FileEntry, RejectedEntry, ResultPart, TableEntry
 from windrow.errors import FormatError
 from windrow.files import find_living_writers, parse_writer_name
@@ -153,6 +154,8 @@ def _apply(store: "Store", tables: Tables, changes: _OrphanChanges) -> set[str]:
             continue
         tables.delete("orphans", file.encode())
         removed_files.add(file)
+    if is_in_store(tables):
+        give_up_objects(tables, removed_files, uploaded=True)
     return removed_files
 
 
@@ -177,7 +180,8 @@ def find_catalog_gap(tables: Tables, root: Path, present: set[str]) -> str | Non
                 "files without a record are left alone, run 'windrow check'"
             )
     needed = listed | {record.file for record in _others(tables)}
-    missing = [file for file in needed - present if not (root / file).exists()]
+    absent = {file for file in needed - present if not (root / file).exists()}
+    missing = list(absent - find_objects(tables, absent).keys())
     named = named_files(tables)
     retained = (s.file for _, hold in tables.items("holds") for view in hold.streams.values() for s in view.segments)
     missing += [file for file in retained if file not in named]

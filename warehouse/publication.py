@@ -63,6 +63,11 @@ class Publication:
 def publish(store: Store, stream: str, form: str, every: times.Duration, hold: times.Duration) -> Publication:
     """Begin to publish a stream or view, or change how; its window as it is now is published before this returns."""
     store.check_writable()
+    if store.remote is not None:
+        raise StorageError(
+            f"stream {stream!r} cannot be published: its files are in {store.remote.objects.location.uri}, and the "
+            "folder that other engines would read is only their cache"
+        )
     if form not in FORMATS:
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
     intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from windrow.background import Steps, background_of
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.object_log import give_up_objects
 from windrow.catalog.records import ReclaimEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import retire_files
 from windrow.files import disk_errors, remove_dead_staging
@@ -225,6 +226,7 @@ def forget_reclaimed(store: Store, tables: Tables, ready: list[tuple[bytes, Recl
             tables.delete("history", entry_key)
         for file in record.files:
             tables.delete("checksums", file.encode())
+        give_up_objects(tables, record.files)
         tables.delete("reclaim", key)
         settled += 1
     return settled
@@ -265,6 +267,8 @@ def collect_garbage(store: Store) -> GcReport:
         store.files.reach("reclaim.committed")
         if not settled:
             break
+    if store.remote is not None:
+        store.remote.collect_garbage()
     cleared = clear_orphans(store)
     folders = remove_dead_staging(store.root)
     forgotten = _forget_batches(store)

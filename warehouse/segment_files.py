@@ -141,6 +141,7 @@ def publish_files(store: Store, staged: Sequence[StagedFile], folder: Path, oper
     for file, name in zip(staged, names, strict=True):
         file.name = name
         store.published[name] = compute_checksums(store.root / name)
+        store.sealed[name] = file.bytes, file.digest
     store.reader.trust(file.name for file in staged if file.written_here)
     return names
 

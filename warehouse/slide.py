@@ -31,6 +31,7 @@ from windrow.expired_rows import keep_limit
 from windrow.files import disk_errors
 from windrow.gaps import note_version
 from windrow.history import move_to_history
+from windrow.history_merge import offer_merge
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.merge import merge_segments
 from windrow.indexes.segments import Histogram
@@ -170,11 +171,15 @@ class Slide:
         with disk_errors(f"sliding stream {self.stream!r}"):
             if not os.path.isdir(path.parent):
                 path.parent.mkdir(exist_ok=True)
-            with locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep):
+            with (
+                locked(path, f"the slide of stream {self.stream!r}", self.timeout, self.store.sleep),
+                self.store.reading(),
+            ):
                 report = self._slide(time.perf_counter())
                 if report.moved:
                     report = replaced(report, **vars(move_after_slide(self.store, self.stream)))
                     report = replaced(report, **vars(keep_limit(self.store, self.stream, self.hooks)))
+                    offer_merge(self.store, self.stream)
         report = self._publish(report)
         _log_report(report)
         return report

@@ -34,13 +34,14 @@ from windrow.indexes.probe import KeyRange, SortOrders, encode_key_ranges, find_
 from windrow.indexes.row_model import RowModel
 from windrow.indexes.scan import scan_segments
 from windrow.indexes.selection import Selection, WindowBounds, select_segments
-from windrow.pins import Pin
+from windrow.pins import Pin, PinPool
 from windrow.store import Store
 from windrow.windows import Coverage, attach, find_start, make_about, make_window, measure
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from windrow.object_store.segment_cache import SegmentCache
     from windrow.past import Past
     from windrow.queries.answer import Answer
     from windrow.sources import SourceProgress
@@ -541,9 +542,20 @@ def _load(store: Store, wanted: tuple[str, ...] | None, alike: frozenset[str] | 
 
 def _make_finalizer(snapshot: Snapshot, pin: Pin | None) -> "weakref.finalize[[], Snapshot]":
     """Releases a snapshot's pin when it is called, or when the snapshot is garbage-collected."""
+    remote = snapshot.store.remote
+    if remote is not None:
+        cache = remote.cache
+        return weakref.finalize(snapshot, partial(_release, snapshot.store.pins, pin, cache, cache.enter()))
     if pin is None:
         return weakref.finalize(snapshot, _do_nothing)
     return weakref.finalize(snapshot, partial(snapshot.store.pins.release, pin))
+
+
+def _release(pins: PinPool, pin: Pin | None, cache: "SegmentCache", ticket: int) -> None:
+    """The end of a snapshot whose files may be leased."""
+    cache.leave(ticket)
+    if pin is not None:
+        pins.release(pin)
 
 
 def _do_nothing() -> None:

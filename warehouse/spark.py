@@ -61,6 +61,20 @@ def load_module(module: str) -> Any:
         ) from None
 
 
+def find_engine(spark: Any = None) -> Any:
+    """What runs periodic queries of ``engine="spark"``: a session, or the active one of this process if there is any.
+
+    Args:
+        spark: The session. Without it Spark is not even imported for this: None if this process has none.
+    """
+    import sys
+
+    pyspark: Any = sys.modules.get("pyspark")
+    if spark is None and (pyspark is None or pyspark.SparkContext._active_spark_context is None):
+        return None
+    return load_module("windrow.ingest.run_engine").SparkEngine(spark)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'windrow.spark' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -1,8 +1,9 @@
 """The present status of the warehouse and its streams, for people and for machines."""
 
 import datetime as dt
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
 from windrow.definitions import StreamDefinition
 from windrow.expired_rows import find_oldest_expired
-from windrow.formats.html import HtmlRecord, render_table
+from windrow.formats.html import ShownAsTable, TableRecord
 from windrow.indexes.row_model import NEVER
 from windrow.indexes.segment_reader import read_live
 from windrow.indexes.selection import WindowBounds
@@ -23,6 +24,7 @@ from windrow.store import Store
 from windrow.times import format_time, to_datetime
 
 if TYPE_CHECKING:
+    from windrow.object_store.segment_store import StoreStatus
     from windrow.relayout import RelayoutReport
 
 
@@ -31,7 +33,7 @@ _ROW_CACHES = "row cache", "row cache of standing statements"
 
 
 @dataclass(frozen=True)
-class StreamStatus(HtmlRecord):
+class StreamStatus(TableRecord):
     """One stream: what it is, where its clock stands, whom it waits for, how large it is."""
 
     name: str
@@ -74,7 +76,7 @@ class StreamStatus(HtmlRecord):
 
 
 @dataclass(frozen=True)
-class WarehouseStatus:
+class WarehouseStatus(ShownAsTable):
     """The whole warehouse."""
 
     path: str
@@ -92,11 +94,13 @@ class WarehouseStatus:
     memory_bytes: int = 0
     background: tuple[str, ...] = ()
     """What waits to be done in this process while it slides or serves."""
+    store: "StoreStatus | None" = None
+    """Where the files are, if not only in the folder."""
 
-    def _repr_html_(self) -> str:
+    def _table(self) -> tuple[Sequence[str], Iterable[Sequence[Any]], str]:
         columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
         rows = ([getattr(stream, column) for column in columns] for stream in self.streams)
-        return render_table(columns, rows, f"{self.path}, commit {self.version}, {self.readers} readers")
+        return columns, rows, f"{self.path}, commit {self.version}, {self.readers} readers"
 
 
 def stream_status(store: Store, name: str) -> StreamStatus:
@@ -130,6 +134,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
         memory_rows=sum(cache.rows for cache in caches),
         memory_bytes=sum(cache.bytes for cache in caches),
         background=background_of(store).waiting(),
+        store=None if store.remote is None else store.remote.status(),
     )
 
 
@@ -143,7 +148,7 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
     stored = sum(segment.rows for segment in view.segments)
     dead = 0 if slide is None else sum(segment.dead(slide) for segment in view.segments)
     ahead = count_rows_ahead(store, view)
-    oldest = find_oldest_expired(store, tables, view.entry, state)
+    oldest = find_oldest_expired(store, tables, view)
     directories = sum(len(tables.raw("directories", catalog_key(segment.id)) or b"") for segment in view.segments)
     return StreamStatus(
         name=view.name,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from windrow.catalog.environment import Catalog, SharedState, Tables, catalog_key
+from windrow.catalog.object_log import give_up_objects, is_in_store
 from windrow.errors import ClosedError, FormatError, StorageError, WindrowError
 from windrow.files import FileSystem, StagingWriter
 from windrow.indexes.column_cache import ColumnCache
@@ -31,6 +32,7 @@ from windrow.usage import LEAST_AT_CLOSE, UsageCounters
 
 if TYPE_CHECKING:
     from windrow.indexes.segment_writer import EncodingChooser
+    from windrow.object_store.segment_store import SegmentStore
 
 T = TypeVar("T")
 _DIRECTORY_CACHE = 64 << 20
@@ -94,6 +96,10 @@ class Store:
     """By the number of a stream: which columns of its files get a dictionary or compression."""
     published: dict[str, bytes] = field(default_factory=dict)
     """Checksums of files that were published and that the next commit will name; see `write_with_files`."""
+    sealed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Size and digest of those files."""
+    remote: "SegmentStore | None" = None
+    """The object store that has all files, if there is one; the folder then holds what was read last of them."""
     removals: set[bytes] = field(default_factory=set)
     """Keys of reclaim records whose files are being removed; see `reclaim`."""
     closing: list[Callable[[], None]] = field(default_factory=list)
@@ -159,35 +165,65 @@ class Store:
     def write_with_files(self, names: Sequence[str]) -> Iterator[Tables]:
         """A write transaction that names published files; if it fails, they are removed again."""
         try:
+            if self.remote is not None:
+                self.remote.upload(names)
+            self.files.reach("objects.uploaded")
             with self.catalog.write() as tables:
+                if self.remote is None and names and is_in_store(tables):
+                    raise StorageError(
+                        f"the files of warehouse {self.root} were moved to an object store while it was open here; "
+                        "open it again"
+                    )
                 for name in names:
                     if name in self.published:
                         tables.put_raw("checksums", name.encode(), self.published[name])
+                if self.remote is not None:
+                    self.remote.record(tables, names, self.sealed)
                 yield tables
+            if self.remote is not None and names:
+                self.remote.note_added(sum(self.sealed[name][0] for name in names))
         except Exception:
-            self._withdraw(names)
+            self.withdraw(names)
             raise
         finally:
             for name in names:
                 self.published.pop(name, None)
+                self.sealed.pop(name, None)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What the block lets others read by its name stays in the folder until it ends; snapshots do the same."""
+        with contextlib.nullcontext() if self.remote is None else self.remote.cache.reading():
+            yield
 
     def drop_lost_files(self) -> None:
-        """Let go of what is cached of files that became shorter while they were mapped: they are compared again."""
+        """Let go of what is cached of files that became shorter while they were mapped: they are compared again.
+
+        And of those that were evicted: a map keeps their space.
+        """
+        if self.remote is not None and (evicted := self.remote.cache.find_evicted(self.reader.mapped())):
+            self.reader.forget(evicted)
+            self.columns.forget(evicted)
+            self.scan_cache.clear()
         if parquet_reader.count_lost_pages() and self.reader.drop_lost():
             self.columns.retain("", set())
             self.scan_cache.clear()
             self.snapshots.clear()
 
-    def _withdraw(self, names: Sequence[str]) -> None:
+    def withdraw(self, names: Sequence[str]) -> None:
         """Remove published files, but only what no record names: a commit that failed late may have happened.
 
         Where even that cannot be found out, they stay, and become orphans when this process ends.
         """
+        if not names:
+            return
         with contextlib.suppress(WindrowError), self.catalog.exclusive() as tables:
             named = named_files(tables)
-            for name in names:
-                if name not in named:
-                    self.files.unlink(self.root / name)
+            unnamed = [name for name in names if name not in named]
+            for name in unnamed:
+                self.files.unlink(self.root / name)
+            if self.remote is not None:
+                give_up_objects(tables, unnamed, uploaded=True)
 
     def run_in_background(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Run disk work beside the caller's."""
@@ -259,6 +295,8 @@ class Store:
                 self.closing.pop()()
         self.pins.close()
         if os.getpid() == self._pid:
+            if self.remote is not None:
+                self.remote.finish()
             for pool in (self._pool, self._slow):
                 if pool is not None:
                     pool.shutdown()

@@ -21,17 +21,19 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
-from windrow.errors import BusyError, DefinitionError, QueryError
+from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
-from windrow.open_store import open_store
+from windrow.open_store import make_store_options, open_store
 from windrow.slide_hooks import PrepareAppend, PrepareContribution, SlideHook
 from windrow.snapshot import Snapshot, load_stream
 from windrow.store import Store
 from windrow.times import format_time
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from windrow.advisor import Advice
     from windrow.append import AppendReport
     from windrow.backup import BackupReport
@@ -64,6 +66,8 @@ Isolation = Literal["snapshot", "latest", "serial", "fresh"]
 Evolution = Literal["add", "widen"]
 MissedRuns = Literal["latest", "every", "skip"]
 Output = Literal["whole", "inserts", "deletes"]
+Durability = Literal["disk", "store"]
+Engine = Literal["duckdb", "spark"]
 Policy = Literal["no-sharing", "aggressive", "conservative", "hybrid", "hybrid+late", "hybrid+late-pending"]
 
 
@@ -266,6 +270,25 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
 """What changes with a slide, and what appends do for it."""
 
 
+def check_durability(store: Store, durable: str) -> None:
+    """Refuse to wait for what cannot come."""
+    if durable not in ("disk", "store"):
+        raise DefinitionError(f"durable={durable!r} must be 'disk' or 'store'")
+    if durable == "store" and store.remote is None:
+        raise StorageError(
+            f"durable='store' waits for the object store of a warehouse, and {store.root} has none; "
+            "give it one with windrow.open(…, segments='s3://bucket/prefix')"
+        )
+
+
+def note_copy(store: Store, report: "AppendReport", durable: Durability) -> "AppendReport":
+    """The report of an append, with what of the catalog is in the object store; waits for that if it is asked to."""
+    if store.remote is None:
+        return report
+    copy = store.remote.wait_for_copy() if durable == "store" else store.remote.last_copy()
+    return replace(report, copied_commit=None if copy is None else copy.commit, durable=durable)
+
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
@@ -314,6 +337,11 @@ class Warehouse(StreamChanges):
         allow_hosts: Hosts that periodic queries may post to (``sink="webhook:URL"``): ``"hooks.example.org"`` for
             HTTPS, or ``"http://localhost:8080"``; by default none.
         allow_commands: Absolute paths of programs that they may run (``sink="command:…"``); by default none.
+        segments: Where the files of the warehouse lie if not only in its folder, which then is their cache:
+            ``"s3://bucket/prefix"``, or a location of gs, hdfs or file. It is remembered; see docs/object-store.md.
+        segment_cache: How much of them is kept in the folder, such as ``"50GB"``; remembered, as the next two.
+        copy_every: The catalog is copied there when the oldest commit without a copy is as old as this,
+        copy_commits: or when there are so many of them.
     """
 
     def __init__(
@@ -332,6 +360,10 @@ class Warehouse(StreamChanges):
         spill: str | None = None,
         allow_hosts: Sequence[str] = (),
         allow_commands: Sequence[str] = (),
+        segments: str | None = None,
+        segment_cache: str | None = None,
+        copy_every: times.Duration | None = None,
+        copy_commits: int | None = None,
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
@@ -350,6 +382,7 @@ class Warehouse(StreamChanges):
             files=files or FileSystem(),
             randomness=randomness,
             cache_bytes=cache_bytes,
+            object_store=make_store_options(segments, segment_cache, copy_every, copy_commits),
         )
         self._store.memory, self._store.spill = memory, spill
         self._store.allowed_hosts, self._store.allowed_commands = allowed
@@ -562,6 +595,7 @@ class Warehouse(StreamChanges):
         flaws: "FlawedLines | None" = None,
         covers: tuple[times.Instant, times.Instant] | str | None = None,
         replace: bool = False,
+        durable: Durability = "disk",
     ) -> "AppendReport":
         """Spool rows: durable when this returns, in the window after the next slide.
 
@@ -579,15 +613,19 @@ class Warehouse(StreamChanges):
             flaws: Where the reader of a text file puts lines that it cannot read; they are rejected.
             replace: These rows take the place of those that the batch of that id had, in one transaction, in the window
                 and the history too; after its slide they come late. A batch that is not known is appended.
+            durable: ``"store"`` returns only when a machine that restores the warehouse from its object store would
+                have the rows; ``"disk"`` when this machine's disk has them.
         """
         from windrow.small_append import append_rows
         from windrow.sources import parse_covers
 
+        check_durability(self._store, durable)
         if evolve is not None:
             data = self._evolve_for(stream, data, evolve)
         if replace:
-            return self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
-        return append_rows(
+            report = self._replace_batch(stream, data, source, batch_id, parse_covers(covers), max_rejected, flaws)
+            return note_copy(self._store, report, durable)
+        report = append_rows(
             self._store,
             stream,
             data,
@@ -598,6 +636,7 @@ class Warehouse(StreamChanges):
             flaws=flaws,
             hooks=SLIDE_HOOKS,
         )
+        return note_copy(self._store, report, durable)
 
     def _replace_batch(
         self,
@@ -824,6 +863,8 @@ class Warehouse(StreamChanges):
         on_gap: RunGapPolicy = "tell",
         deadline: times.Duration | None = None,
         isolation: RunIsolation = "snapshot",
+        engine: Engine = "duckdb",
+        spark: "SparkSession | None" = None,
         backfill: times.Duration | None = None,
         if_not_exists: bool = False,
     ) -> "QueryStatus":
@@ -852,33 +893,22 @@ class Warehouse(StreamChanges):
             deadline: How long, by the stream's clock, a run waits at most; then it is made, and tells.
             isolation: Of slides that commit while a round runs: ``"snapshot"``: they are for the next round;
                 ``"latest"``: they are absorbed, and the run is of the newest slide.
+            engine: ``"spark"``: the statement is Spark's SQL, with our window clauses, and runs there.
+            spark: The session that plans it now; by default the active one of this process.
             backfill: Also make the runs of so long a time before now, from the history of its streams.
         """
         from windrow.queries.periodic import registry
+        from windrow.spark import find_engine
 
         if if_not_exists and (existing := [query for query in self.queries() if query.name == name]):
             return existing[0]
 
         return registry.add_query(
-            self._store,
-            name,
-            sql,
-            params=params,
-            slide=slide,
-            lag=lag,
-            sink=sink,
-            priority=priority,
-            missed=missed,
-            output=output,
-            revise=revise,
-            keep=keep,
-            timeout=timeout,
-            memory_limit=memory_limit,
-            on_gap=on_gap,
-            deadline=deadline,
-            isolation=isolation,
-            backfill=backfill,
-        )
+            self._store, name, sql, params=params, slide=slide, lag=lag, sink=sink, priority=priority, missed=missed,
+            output=output, revise=revise, keep=keep, timeout=timeout, memory_limit=memory_limit, on_gap=on_gap,
+            deadline=deadline, isolation=isolation, backfill=backfill, engine=engine,
+            run_engine=find_engine(spark) if engine == "spark" else None,
+        )  # fmt: skip
 
     def backfill(self, name: str, *, since: times.Instant) -> "QueryStatus":
         """Let a periodic query make the runs that it would have made since a time, from the history of its streams.
@@ -893,9 +923,9 @@ class Warehouse(StreamChanges):
         self, answer: "Answer | str", name: str, *, slide: times.Duration | None = None, **delivery: Any
     ) -> "QueryStatus":
         """Make a periodic query of one that was asked once, every `slide`; `delivery` is what `add_query` takes."""
-        from windrow.queries.periodic import registry
-
-        return registry.promote_statement(self._store, answer, name, slide=slide, **delivery)
+        if isinstance(answer, str):
+            return self.add_query(name, answer, slide=slide, **delivery)
+        return self.add_query(name, answer.text, slide=slide, **({"params": answer.params} | delivery))
 
     def queries(self) -> "list[QueryStatus]":
         """The periodic queries and how they are doing."""
@@ -910,7 +940,12 @@ class Warehouse(StreamChanges):
         registry.drop_query(self._store, name)
 
     def run_due(
-        self, names: Sequence[str] | None = None, *, now: bool = False, policy: Policy = "hybrid+late-pending"
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        now: bool = False,
+        policy: Policy = "hybrid+late-pending",
+        spark: "SparkSession | None" = None,
     ) -> "list[RunReport]":
         """Run the periodic queries that are due and deliver their results, each run exactly once.
 
@@ -919,11 +954,14 @@ class Warehouse(StreamChanges):
             now: Run them for the newest slide even if they are not due.
             policy: Which of them are answered together, and in which order: ``no-sharing``, ``aggressive``,
                 ``conservative``, ``hybrid``, ``hybrid+late`` or ``hybrid+late-pending``.
+            spark: The session that runs those of ``engine="spark"``; by default the active one of this process. Without
+                any they are reported as ``waiting``.
         """
         from windrow.queries.periodic import runner
+        from windrow.spark import find_engine
 
         wanted = None if names is None else arguments.check_names(names, "names")
-        return runner.run_due(self._store, wanted, now=now, policy=policy)
+        return runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark))
 
     def query_plan(self) -> "list[QueryPlanGroup]":
         """Which periodic queries are answered together, what they share and why."""

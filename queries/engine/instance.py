@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 
 from windrow import arguments
+from windrow.errors import MEMORY_ADVICE
 from windrow.files import SpillFolder
 from windrow.fork_safety import keep_in_child
 from windrow.queries.engine.macros import define_macros
@@ -33,6 +34,8 @@ _FATAL_ERROR = re.compile(
     re.DOTALL,
 )
 """What DuckDB says of an error that ends its instance, in the statement that meets it and in those after it."""
+_MEMORY_ERROR = re.compile(r"(?:could not|failed to) (?:allocate|pin|offload|reserve|resize)\b", re.IGNORECASE)
+"""How DuckDB says that memory, or the room that it may spill to, is at its end."""
 _SOURCE_ERROR = re.compile(r"^exporting a stream from the object registered as '.*?' failed: (?:\w+Error: )?")
 """How DuckDB introduces an error that a `RelationSource` raised."""
 
@@ -199,8 +202,9 @@ def parse_error(error: BaseException) -> tuple[str, int | None]:
         message = f"DuckDB itself failed ({fatal[1]}) and was started anew; ask otherwise, and report it, please"
     for pattern in (_ERROR_CLASS, _SOURCE_ERROR, _ERROR_PLACE, _SETTINGS_ADVICE):
         message = pattern.sub("", message)
-    if message.lower().startswith("failed to allocate"):
-        message += "; ask for less, with a greater memory_limit, or let Spark run it: windrow.spark.sql"
+    if _MEMORY_ERROR.match(message):
+        first_line = message.partition("\n")[0].strip()
+        message = f"the statement needs more memory than it may use ({first_line}); {MEMORY_ADVICE}"
     return message.strip(), offset
 
 

@@ -15,8 +15,9 @@ from windrow import times
 from windrow.arguments import check_path
 from windrow.catalog.records import CalendarPace, Pace, QueryEntry
 from windrow.errors import DefinitionError, QueryError
+from windrow.queries.execution import AnyStatement
 from windrow.queries.periodic.outbound import OUTBOUND, check_target
-from windrow.queries.sql.statement import Reference, Statement, parse
+from windrow.queries.sql.statement import Reference, Statement, parse, refuse_past
 from windrow.queries.sql.window_spec import CalendarWindow, OffsetWindow, RangeWindow
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
@@ -128,13 +129,13 @@ def _check_timeout(timeout: float | times.Duration | None) -> float | None:
 def read_statement(sql: str) -> Statement:
     """The parsed text, if it can be asked again and again."""
     statement = parse(sql)
-    statement.refuse_past("a periodic query")
+    refuse_past(statement.references, "a periodic query")
     if statement.explain:
         raise QueryError("EXPLAIN is asked once, with wh.explain or 'windrow explain'; register the query itself")
     return statement
 
 
-def find_streams(statement: Statement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
+def find_streams(statement: AnyStatement, snapshot: Snapshot) -> list[tuple[Reference, StreamSnapshot]]:
     """The references to streams, with what the snapshot knows of each, in the order of the text."""
     streams = {name.lower(): name for name in snapshot.streams()}
     return [
@@ -145,7 +146,7 @@ def find_streams(statement: Statement, snapshot: Snapshot) -> list[tuple[Referen
 
 
 def find_results(
-    statement: Statement, snapshot: Snapshot, queries: Mapping[str, QueryEntry]
+    statement: AnyStatement, snapshot: Snapshot, queries: Mapping[str, QueryEntry]
 ) -> list[tuple[Reference, QueryEntry]]:
     """The references to results of other queries, which `queries` has by their names in lower case."""
     taken = {name.lower() for name in (*snapshot.streams(), *snapshot.tables)}
@@ -158,7 +159,7 @@ def find_results(
 
 
 def find_paces(
-    statement: Statement,
+    statement: AnyStatement,
     streams: Sequence[tuple[Reference, StreamSnapshot]],
     period: int | None,
     lag: int | None = None,
@@ -213,13 +214,13 @@ def find_paces(
     return tuple(paces.values())
 
 
-def _two_periods(statement: Statement, reference: Reference, view: StreamSnapshot) -> QueryError:
+def _two_periods(statement: AnyStatement, reference: Reference, view: StreamSnapshot) -> QueryError:
     message = f"stream {view.name!r} has two periods in this query; give it one SLIDE, or one calendar unit and zone"
     return _locate_clause(statement, reference, message)
 
 
 def _calendar_pace(
-    statement: Statement, reference: Reference, view: StreamSnapshot, lag: int, earlier: Pace | None
+    statement: AnyStatement, reference: Reference, view: StreamSnapshot, lag: int, earlier: Pace | None
 ) -> Pace:
     """A run for each unit; refuses units of which rows would be gone when their run is due."""
     window, definition = reference.window, view.entry.definition
@@ -249,7 +250,7 @@ def _calendar_pace(
 
 
 def _check_period(
-    statement: Statement, streams: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
+    statement: AnyStatement, streams: Sequence[tuple[Reference, StreamSnapshot]], period: int | None
 ) -> None:
     """Refuse a period that would be passed over because every clause in the text has its own."""
     named = [
@@ -273,7 +274,7 @@ def _clause_period(reference: Reference) -> int | None:
     return reference.window.slide if isinstance(reference.window, RangeWindow | OffsetWindow) else None
 
 
-def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, period: int) -> int:
+def _slots(statement: AnyStatement, reference: Reference, view: StreamSnapshot, period: int) -> int:
     delta = view.entry.definition.slide
     if period % delta:
         nearest = max(1, (2 * period + delta) // (2 * delta)) * delta
@@ -286,7 +287,7 @@ def _slots(statement: Statement, reference: Reference, view: StreamSnapshot, per
     return period // delta
 
 
-def _locate_clause(statement: Statement, reference: Reference, message: str) -> QueryError:
+def _locate_clause(statement: AnyStatement, reference: Reference, message: str) -> QueryError:
     offset = None if reference.span is None else len(statement.text[: reference.span[0]].encode())
     return statement.error(offset, message)
 

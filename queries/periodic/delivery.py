@@ -129,7 +129,7 @@ def deliver_runs(store: Store, done: Sequence[tuple[DueRun, RunAnswer]]) -> list
             for (due, answer), late in zip(done, staleness, strict=True):
                 packed.append(_pack_run(store, run_columns, due, answer, late))
         except BaseException:
-            _remove_unnamed(store, [file for packed_run in packed for file in packed_run.files])
+            store.withdraw([file for packed_run in packed for file in packed_run.files])
             raise
         files = [file for packed_run in packed for file in packed_run.files]
         store.files.reach("query.committing")
@@ -145,19 +145,13 @@ def deliver_runs(store: Store, done: Sequence[tuple[DueRun, RunAnswer]]) -> list
             )
     store.files.reach("query.committed")
     named = {file for packed_run, _ in committed for file in packed_run.files}
-    _remove_unnamed(store, [file for file in files if file not in named])
+    store.withdraw([file for file in files if file not in named])
     return [(packed_run.due.entry, run) for packed_run, run in committed]
 
 
 def _planned_files(runs: Sequence[tuple[QueryEntry, RunEntry]]) -> set[str]:
     """The files that will be written for runs, once they are committed."""
     return {file for entry, run in runs if run.file for file in (run.file, latest_file_name(entry))}
-
-
-def _remove_unnamed(store: Store, files: Sequence[str]) -> None:
-    """Remove published files that no commit will name."""
-    for file in files:
-        store.files.unlink(store.root / file)
 
 
 def _stream_clocks(tables: Tables, runs: Sequence[DueRun]) -> dict[str, tuple[int, int]]:

@@ -27,6 +27,7 @@ from windrow.queries.engine.interrupt import Deadline
 from windrow.queries.periodic import shared_evaluation
 from windrow.queries.periodic.definition import unpack_params
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
+from windrow.queries.periodic.run_engine import DUCKDB, RunEngine
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
 from windrow.queries.periodic.shared_rows import SharedRows
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, YIELDING
@@ -66,32 +67,34 @@ def answer_due(
     policy: str = HYBRID_LATE_PENDING,
     late: Mapping[str, int] | None = None,
     given: SharedRows | None = None,
+    engine: RunEngine | None = None,
 ) -> Iterator[RunAnswer]:
     """The answers of due queries, each exactly once, as they are ready; all of a higher priority come first.
 
     `policy` says which of them synopses answer together, and in which order (`scheduler.POLICIES`); `late`, by how
-    many slides each is past its deadline; `given` are rows that are shared with others, too.
+    many slides each is past its deadline; `given` are rows that are shared with others, too; `engine` runs what is not
+    DuckDB's.
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
-    shortcuts = _find_shortcuts(snapshot, queries)
-    planned, unplanned = shared_evaluation.plan_queries(
-        store, snapshot, [q for q in queries if q.name not in shortcuts]
-    )
+    elsewhere = [query for query in queries if query.engine != DUCKDB]
+    here = [query for query in queries if query.engine == DUCKDB]
+    shortcuts = _find_shortcuts(snapshot, here)
+    planned, unplanned = shared_evaluation.plan_queries(store, snapshot, [q for q in here if q.name not in shortcuts])
     with contextlib.ExitStack() as stack:
         shared = given or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
         if given is None:
             shared.plan(unplanned)
         for priority in sorted({query.priority for query in queries}, reverse=True):
-            from_rows = [query for query in unplanned if query.priority == priority]
-            for query in (query for query in queries if query.priority == priority and query.name in shortcuts):
+            from_rows = [query for query in (*elsewhere, *unplanned) if query.priority == priority]
+            for query in (query for query in here if query.priority == priority and query.name in shortcuts):
                 yield _answer_by_shortcut(store, snapshot, query, shortcuts[query.name])
             for answer in planned.answer(priority, policy, late):
                 if isinstance(answer, shared_evaluation.SharedAnswer):
                     yield RunAnswer(answer.query.name, answer.rows, None, answer.seconds, answer.how)
                 else:
                     from_rows.append(answer)
-            yield from answer_from_rows(store, snapshot, from_rows, shared)
+            yield from answer_from_rows(store, snapshot, from_rows, shared, engine)
 
 
 def _find_shortcuts(snapshot: Snapshot, queries: Sequence[QueryEntry]) -> dict[str, Shortcut]:
@@ -111,12 +114,16 @@ def _answer_by_shortcut(store: Store, snapshot: Snapshot, query: QueryEntry, sho
 
 
 def answer_from_rows(
-    store: Store, snapshot: Snapshot, queries: Sequence[QueryEntry], shared: SharedRows | None = None
+    store: Store,
+    snapshot: Snapshot,
+    queries: Sequence[QueryEntry],
+    shared: SharedRows | None = None,
+    engine: RunEngine | None = None,
 ) -> Iterator[RunAnswer]:
     """Each statement over the rows of the snapshot: those that share rows over these, the others by themselves."""
     if not queries:
         return
-    waiting, work = deque(queries), _RowStatements(store, snapshot, shared)
+    waiting, work = deque(queries), _RowStatements(store, snapshot, shared, engine)
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="windrow-query", initializer=_lower_priority) as pool:
         answers: queue.SimpleQueue[RunAnswer | None] = queue.SimpleQueue()
         workers = [pool.submit(work.answer_all, waiting, answers) for _ in range(min(_WORKERS, len(queries)))]
@@ -150,6 +157,7 @@ class _RowStatements:
     store: Store
     snapshot: Snapshot
     shared: SharedRows | None
+    engine: RunEngine | None = None
 
     def answer_all(self, waiting: "deque[QueryEntry]", answers: "queue.SimpleQueue[RunAnswer | None]") -> None:
         """Answer what waits, one after the other, together with other workers; None comes last."""
@@ -159,31 +167,34 @@ class _RowStatements:
                 while waiting:
                     with contextlib.suppress(IndexError):  # another worker has taken the last one
                         query = waiting.popleft()
-                        if pooled is None and self.shared is not None and self.shared.serves(query):
+                        if pooled is None and self.shared is not None and self._shares(query):
                             pooled = stack.enter_context(self.shared.cursor())
                         answers.put(self.answer(query, pooled))
         finally:
             answers.put(None)
 
+    def _shares(self, query: QueryEntry) -> bool:
+        return query.engine == DUCKDB and self.shared is not None and self.shared.serves(query)
+
     def answer(self, query: QueryEntry, pooled: PooledCursor | None) -> RunAnswer:
         """One statement. One-time queries go first: it waits a while for those that are running."""
         YIELDING.pause()
         started = time.perf_counter()
+        how = FROM_SNAPSHOT if query.engine == DUCKDB else query.engine
         try:
             rows = self._answer_shared(query, pooled)
             if rows is None:
-                rows = self._answer_alone(query)
+                rows = self._answer_alone(query) if query.engine == DUCKDB else self._answer_elsewhere(query)
         except WindrowError as error:
-            return RunAnswer(query.name, None, error, time.perf_counter() - started)
+            return RunAnswer(query.name, None, error, time.perf_counter() - started, how)
         except Exception as error:  # noqa: BLE001 - whatever it was, the other queries go on
-            return RunAnswer(
-                query.name, None, QueryError(f"{type(error).__name__}: {error}"), time.perf_counter() - started
-            )
-        return RunAnswer(query.name, rows, None, time.perf_counter() - started)
+            failure = QueryError(f"{type(error).__name__}: {error}")
+            return RunAnswer(query.name, None, failure, time.perf_counter() - started, how)
+        return RunAnswer(query.name, rows, None, time.perf_counter() - started, how)
 
     def _answer_shared(self, query: QueryEntry, pooled: PooledCursor | None) -> pa.Table | None:
         """The answer out of shared rows; None if it must be found alone, which also tells what is wrong with it."""
-        if self.shared is None or pooled is None or not self.shared.serves(query):
+        if self.shared is None or pooled is None or not self._shares(query):
             return None
         with _RunningStatement(pooled.cursor, query.timeout) as running:
             try:
@@ -197,6 +208,17 @@ class _RowStatements:
             return self._run(query, None)
         limit = Deadline(query.timeout)
         return limit.call(lambda: self._run(query, limit))
+
+    def _answer_elsewhere(self, query: QueryEntry) -> pa.Table:
+        """By the engine that was given: it is asked to end what is late, and is not left alone."""
+        assert self.engine is not None
+        statement = self.engine.plan(self.snapshot, query.sql, unpack_params(query.params), PERIODIC_CONTEXT)
+        with _RunningStatement(statement, query.timeout) as running:
+            try:
+                return statement.read()
+            except WindrowError:
+                running.check()
+                raise
 
     def _run(self, query: QueryEntry, limit: Deadline | None) -> pa.Table:
         params = unpack_params(query.params)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from windrow.catalog.environment import catalog_key
 from windrow.catalog.records import QueryEntry
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.queries.periodic.chains import order_levels
 from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 from windrow.queries.synopses import node_store
@@ -16,7 +16,7 @@ from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class QueryPlanGroup(HtmlRecord):
+class QueryPlanGroup(TableRecord):
     """Queries that are answered together."""
 
     queries: tuple[str, ...]
@@ -44,7 +44,7 @@ def plan_queries(store: Store) -> list[QueryPlanGroup]:
     chained = [
         replace(group, after=reads[group.queries[0]]) if group.queries[0] in reads else group for group in groups
     ]
-    return HtmlList(sorted(chained, key=lambda group: (order[group.queries[0]], group.by == FROM_SNAPSHOT)))
+    return TableList(sorted(chained, key=lambda group: (order[group.queries[0]], group.by == FROM_SNAPSHOT)))
 
 
 def _make_groups(

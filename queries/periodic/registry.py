@@ -3,7 +3,6 @@
 import datetime as dt
 from dataclasses import dataclass
 from dataclasses import replace as replaced
-from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from windrow.catalog.records import QueryEntry, QueryState
 from windrow.catalog.segment_log import retire_files
 from windrow.definitions import check_name
 from windrow.errors import DefinitionError, GapError, InUseError, QueryError, UnknownQueryError
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.queries import execution
 from windrow.queries.answer import GAP_POLICIES, Answer, check_gap_policy
 from windrow.queries.periodic import result_store
@@ -39,6 +38,14 @@ from windrow.queries.periodic.outbound import describe_sink
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.retained_slides import release_query, set_retention
 from windrow.queries.periodic.revisions import LateRows, check_room, count_outdated
+from windrow.queries.periodic.run_engine import (
+    DUCKDB,
+    RunEngine,
+    check_engine,
+    find_unwindowed,
+    plan_foreign_statement,
+    read_foreign_statement,
+)
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
 from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all
 from windrow.schema_changes import is_wider
@@ -47,7 +54,7 @@ from windrow.store import Store
 
 
 @dataclass(frozen=True)
-class QueryStatus(HtmlRecord):
+class QueryStatus(TableRecord):
     """A periodic query and the state of its runs."""
 
     name: str
@@ -89,6 +96,8 @@ class QueryStatus(HtmlRecord):
     """Delivered windows that late rows have changed since, and that were not run again."""
     isolation: str = "snapshot"
     """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
+    engine: str = "duckdb"
+    """Who runs it: duckdb or spark. When one of Spark is due, it waits for rounds that were given a session."""
     to_backfill: int = 0
     """Runs of slides from before it was there that are still to be made."""
 
@@ -112,26 +121,28 @@ def add_query(
     on_gap: str = "tell",
     deadline: times.Duration | None = None,
     isolation: str = "snapshot",
+    engine: str = DUCKDB,
+    run_engine: RunEngine | None = None,
     backfill: times.Duration | None = None,
 ) -> QueryStatus:
-    """Check a query by running it once, and register it; it is due at the first slide of its next period."""
+    """Check a query by running it once (Spark only plans it) and register it; it is due in its next period."""
     store.check_writable()
     check_name(name, "query")
     arguments.check_statement(sql, params)
     arguments.check_size(memory_limit, "memory")
     options = check_options(store, sink, priority, missed, output, isolation, keep, timeout)
-    statement = read_statement(sql)
+    check_engine(engine, run_engine, memory_limit)
+    statement: execution.AnyStatement = read_statement(sql) if engine == DUCKDB else read_foreign_statement(sql)
     patience = check_waiting(on_gap, deadline, missed, isolation)
     if missed == "every" and any(reference.schema for reference in statement.references):
         raise QueryError("system tables show the present, and missed='every' asks for the past; use missed='latest'")
     with Snapshot(store) as snapshot:
-        streams = find_streams(statement, snapshot)
         values = unpack_params(pack_params(params))
-        limits: dict[str, Any] = {"timeout": options.timeout, "memory_limit": memory_limit}
-        with execution.answer_from_snapshot(
-            store, sql, values, snapshot=snapshot, context=PERIODIC_CONTEXT, **limits
-        ) as answer:
-            rows = answer.arrow()
+        if run_engine is None:
+            columns = _ask_once(snapshot, sql, values, options.timeout, memory_limit)
+        else:
+            statement, columns = plan_foreign_statement(run_engine, snapshot, sql, values)
+        streams = find_streams(statement, snapshot)
         period = None if slide is None else times.parse_duration(slide, "slide")
         results = find_results(statement, snapshot, store.catalog.read(_queries_by_name))
         numbering = [(reference, query, snapshot.view(query.paces[0].stream)) for reference, query in results]
@@ -144,27 +155,14 @@ def add_query(
         for option, length in (("revise", room), ("deadline", patience)):
             if length is not None:
                 check_room(read, [pace.stream for pace in paces], length, option)
+        reads = [*(view.name for _, view in streams), *(pace.stream for _, query in results for pace in query.paces)]
         entry = QueryEntry(
-            id=0,
-            name=name,
-            sql=sql,
-            params=pack_params(params),
-            paces=paces,
-            reads=tuple(
-                dict.fromkeys(
-                    [view.name for _, view in streams] + [pace.stream for _, query in results for pace in query.paces]
-                )
-            ),
-            schema_bytes=result_store.to_storable_schema(read_columns(rows.schema)).serialize().to_pybytes(),
-            **vars(options),
-            memory_limit=memory_limit,
-            created=store.clock(),
-            created_slides={},
-            revise=room,
-            after=after,
-            on_gap=on_gap,
-            deadline=patience,
-        )
+            id=0, name=name, sql=sql, params=pack_params(params), paces=paces, reads=tuple(dict.fromkeys(reads)),
+            schema_bytes=result_store.to_storable_schema(read_columns(columns)).serialize().to_pybytes(),
+            **vars(options), memory_limit=memory_limit, created=store.clock(), created_slides={}, revise=room,
+            after=after, on_gap=on_gap, deadline=patience, engine=engine,
+            unwindowed=() if run_engine is None else find_unwindowed(statement.references),
+        )  # fmt: skip
         back = None if backfill is None else times.parse_duration(backfill, "backfill")
         plan = None if back is None else plan_backfill(store, entry, None, snapshot, None, back)
     with store.catalog.write() as tables:
@@ -172,6 +170,22 @@ def add_query(
     if keeps_always():  # else the first round decides, when all that were added together are there
         reconcile_all(store, entry.paces)
     return query_status(store, name)
+
+
+def _ask_once(
+    snapshot: Snapshot, sql: str, values: Params, timeout: float | None, memory_limit: str | None
+) -> pa.Schema:
+    """The columns of a statement's answer, of which all rows have been read."""
+    with execution.answer_from_snapshot(
+        snapshot.store,
+        sql,
+        values,
+        timeout=timeout,
+        snapshot=snapshot,
+        memory_limit=memory_limit,
+        context=PERIODIC_CONTEXT,
+    ) as answer:
+        return answer.arrow().schema
 
 
 def check_waiting(on_gap: str, deadline: times.Duration | None, missed: str, isolation: str) -> int | None:
@@ -311,7 +325,9 @@ def drop_query(store: Store, name: str) -> None:
 
 def list_queries(store: Store) -> list[QueryStatus]:
     """All periodic queries, by name."""
-    return HtmlList(store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")]))
+    return TableList(
+        store.catalog.read(lambda tables: [_status(tables, entry) for _, entry in tables.items("queries")])
+    )
 
 
 def query_status(store: Store, name: str) -> QueryStatus:
@@ -350,6 +366,7 @@ def _status(tables: Tables, entry: QueryEntry) -> QueryStatus:
         revisions=state.revisions,
         outdated=count_outdated(tables, entry, state),
         isolation=entry.isolation,
+        engine=entry.engine,
         to_backfill=0 if state.backfill is None else state.backfill.left,
     )
 
@@ -370,18 +387,3 @@ def read_results(store: Store, name: str, slide: int | None = None, *, revisions
         results = replaced(results, first=slide, last=slide)
     reader = pa.RecordBatchReader.from_batches(results.schema, results.batches(store))
     return Answer(reader, (), "snapshot", snapshot.close, lambda: dt.timedelta(0), f'FROM "{entry.name}"')
-
-
-def promote_statement(
-    store: Store,
-    answer: Answer | str,
-    name: str,
-    *,
-    slide: times.Duration | None = None,
-    params: Params = None,
-    **delivery: object,
-) -> QueryStatus:
-    """Make a periodic query of one that was asked once: the same text, with a period for the streams that have none."""
-    text = answer if isinstance(answer, str) else answer.text
-    values = params if params is not None or isinstance(answer, str) else answer.params
-    return add_query(store, name, text, params=values, slide=slide, **delivery)  # type: ignore[arg-type]

@@ -450,8 +450,7 @@ def roll_tails(store: Store, entries: Iterable[QueryEntry]) -> None:
         return
     with store.write_with_files([runs.part.file for runs in rolled]) as tables:
         unused = [runs for runs in rolled if not _name_part(tables, runs)]
-    for runs in unused:
-        store.files.unlink(store.root / runs.part.file)
+    store.withdraw([runs.part.file for runs in unused])
     store.files.reach("query.rolled")
 
 

@@ -28,7 +28,7 @@ from windrow.queries.answer import Answer
 from windrow.queries.periodic.due import is_due, read_committed_slides
 from windrow.queries.periodic.result_store import StoredResults, is_changed_by_files, read_stored_results
 from windrow.queries.periodic.retained_slides import prepare_retention
-from windrow.queries.sql.statement import Statement, parse
+from windrow.queries.sql.statement import Statement, parse, refuse_past
 from windrow.queries.sql.window_spec import RangeWindow
 from windrow.queries.statement_context import StatementContext
 from windrow.queries.synopses.maintenance import prepare_synopses
@@ -94,7 +94,7 @@ def create_view(
         raise ViewError(f"view {name!r} reads results, which their queries keep as long as their own keep= says")
     written, sql = sql, expand_statement(store, name, sql)
     statement = parse(sql)
-    statement.refuse_past("a view")
+    refuse_past(statement.references, "a view")
     with Snapshot(store) as snapshot:
         check_free_name(snapshot, name)
         queries = store.catalog.read(lambda tables: _find_queries(tables, name, statement, snapshot))

@@ -38,9 +38,9 @@ from windrow.queries.periodic.evaluation import RunAnswer
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.result_views import move_result_views
 from windrow.queries.periodic.revisions import LateRows, is_revisable
+from windrow.queries.periodic.run_engine import SPARK, WAITS_FOR_SPARK, RunEngine, read_registered
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.queries.periodic.shared_rows import SharedRows
-from windrow.queries.sql.statement import parse
 from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -70,8 +70,8 @@ class RunReport:
     query: str
     slide: int
     outcome: str
-    """``delivered``; ``unplaced`` if only its file could not be written, which a later round does; or ``failed``: then
-    it is tried again after a while."""
+    """``delivered``; ``unplaced`` if only its file could not be written, which a later round does; ``failed``: then
+    it is tried again after a while; or ``waiting``: it is due, and nobody was given that could run it."""
     rows: int
     seconds: float
     staleness: float
@@ -97,12 +97,19 @@ class _RoundState:
     due: set[int]
     revising: set[int]
     """Queries some of whose delivered windows late rows, or revised results, may have changed."""
+    waiting: list[tuple[QueryEntry, int]]
+    """Queries that are due and that nobody can run here, with the slides that their streams have reached."""
     backfilling: set[int]
     """Queries that have runs to make from history."""
 
 
 def run_due(
-    store: Store, names: Sequence[str] | None = None, *, now: bool = False, policy: str = HYBRID_LATE_PENDING
+    store: Store,
+    names: Sequence[str] | None = None,
+    *,
+    now: bool = False,
+    policy: str = HYBRID_LATE_PENDING,
+    engine: RunEngine | None = None,
 ) -> list[RunReport]:
     """Run what is due.
 
@@ -111,11 +118,12 @@ def run_due(
         names: Only these queries.
         now: Run them for the newest slide even if they are not due, or failed just now.
         policy: Which of them are answered together, and in which order: one of `scheduler.POLICIES`.
+        engine: What runs those that are not DuckDB's; without it they are reported as waiting.
     """
     store.check_writable()
     reports: list[RunReport] = []
     while True:
-        query_round = QueryRound(store, names, now, policy=policy)
+        query_round = QueryRound(store, names, now, policy=policy, engine=engine)
         reports += query_round.run()
         if not query_round.gave_way:
             return reports
@@ -130,6 +138,8 @@ class QueryRound:
         now: Run them for the newest slide even if they are not due.
         stop: Ends the round early once it is set: what is answered is delivered, the rest stays due.
         policy: Which of them are answered together, and in which order.
+        engine: What runs those that are not DuckDB's; without it they are reported as waiting.
+        only: Only the queries of this engine: `run_engine.ENGINES`.
 
     Raises:
         DefinitionError: there is no such policy.
@@ -142,8 +152,11 @@ class QueryRound:
         now: bool = False,
         stop: threading.Event | None = None,
         policy: str = HYBRID_LATE_PENDING,
+        engine: RunEngine | None = None,
+        only: str | None = None,
     ) -> None:
         check_policy(policy)
+        self.engine, self.only = engine, only
         self.policy = policy
         self.store = store
         self.names = None if names is None else {name.lower() for name in names}
@@ -161,6 +174,8 @@ class QueryRound:
         """Make the round; reports come as runs are delivered."""
         round_state = self.store.catalog.read(self._read_state)
         self._check_names(round_state)
+        for entry, slide in round_state.waiting:
+            yield RunReport(entry.name, slide, "waiting", 0, 0.0, 0.0, False, entry.engine, WAITS_FOR_SPARK, None)
         with contextlib.ExitStack() as stack:
             if round_state.queries:
                 self._make_room_for_locks()
@@ -177,21 +192,27 @@ class QueryRound:
         move_result_views(self.store)
 
     def _read_state(self, tables: Tables) -> _RoundState:
-        queries, due, revising, waiting, late = [], set(), set(), False, LateRows(tables)
+        queries, due, revising, late = [], set(), set(), LateRows(tables)
         backfilling: set[int] = set()
+        held, waiting = False, list[tuple[QueryEntry, int]]()
         clock = self.store.clock()
         slides: dict[int, int | None] = {}
         for _, entry in tables.items("queries"):
-            if self.names is not None and entry.name.lower() not in self.names:
+            if self.only not in (None, entry.engine) or (
+                self.names is not None and entry.name.lower() not in self.names
+            ):
                 continue
             state: QueryState = tables.get("paced", catalog_key(entry.id))
             queries.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
-            if ready and (
-                state.waiting or state.held or self._is_due(entry, state, read_committed_slides(tables, entry, slides))
-            ):
+            committed = read_committed_slides(tables, entry, slides)
+            is_wanted = ready and (bool(state.waiting or state.held) or self._is_due(entry, state, committed))
+            if entry.engine == SPARK and self.engine is None:
+                waiting += [(entry, committed[entry.paces[0].stream])] if is_wanted else []
+                continue
+            if is_wanted:
                 due.add(entry.id)
-                waiting = waiting or bool(state.waiting)
+                held = held or bool(state.waiting)
             if state.backfill is not None and not self.now and (state.backfill.retry_at or 0) <= clock:
                 backfilling.add(entry.id)
             if ready and entry.revise is not None and late.have_come(entry, state.checked):
@@ -199,8 +220,8 @@ class QueryRound:
         chained = [e for e, s in queries if e.after and e.revise is not None and (s.retry_at or 0) <= clock]
         for level in order_levels(chained, (entry for entry, _ in queries)):
             revising |= {entry.id for entry in level if any(read.id in revising for read in entry.after)}
-        holds = [(key, hold.queries) for key, hold in tables.items("holds")] if waiting else []
-        return _RoundState(queries, holds, due, revising, backfilling)
+        holds = [(key, hold.queries) for key, hold in tables.items("holds")] if held else []
+        return _RoundState(queries, holds, due, revising, waiting, backfilling)
 
     def _check_names(self, round_state: _RoundState) -> None:
         names = {entry.name.lower() for entry, _ in round_state.queries}
@@ -278,7 +299,7 @@ class QueryRound:
         """Revisions of several slides, over rows that are read once for all of them."""
         groups = [(snapshot.at(runs[0].clocks), runs) for runs in _group_runs(revisions)]
         with contextlib.closing(SharedRows(self.store, snapshot)) as shared:
-            shared.plan((), *((seen, [run.entry for run in runs]) for seen, runs in groups))
+            shared.plan((), *((s, [run.entry for run in runs if run.entry.engine != SPARK]) for s, runs in groups))
             for seen, runs in groups:
                 wanted = [run for run in runs if run.entry.id not in self._failed]
                 if wanted and not self.stop.is_set():
@@ -380,7 +401,7 @@ class QueryRound:
         late = {name: count_late_slides(run.entry.paces[0], run.state.reached, run.slides) for name, run in due.items()}
         again: list[tuple[DueRun, RunAnswer]] = []
         for batch in batch_answers(
-            evaluation.answer_due(self.store, snapshot, ordered, self.policy, late, shared), self.stop
+            evaluation.answer_due(self.store, snapshot, ordered, self.policy, late, shared, self.engine), self.stop
         ):
             stopped = self.stop.is_set()
             done = [(due[answer.query], answer) for answer in batch if not (stopped and answer.error)]
@@ -509,7 +530,7 @@ def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:
 def _refuse(snapshot: Snapshot, due: DueRun) -> RunAnswer:
     """The answer of a run that is not made because its windows are not complete."""
     try:
-        refuse_gaps(execution.describe_windows(snapshot, parse(due.entry.sql), PERIODIC_CONTEXT))
+        refuse_gaps(execution.describe_windows(snapshot, read_registered(due.entry), PERIODIC_CONTEXT))
     except GapError as error:
         return RunAnswer(due.entry.name, None, error)
     return RunAnswer(due.entry.name, None)
@@ -518,7 +539,7 @@ def _refuse(snapshot: Snapshot, due: DueRun) -> RunAnswer:
 def _with_coverage(due: DueRun, snapshot: Snapshot) -> DueRun:
     """A run with what is known of its windows."""
     windows = execution.describe_windows(
-        snapshot.at(due.clocks) if due.clocks else snapshot, parse(due.entry.sql), PERIODIC_CONTEXT
+        snapshot.at(due.clocks) if due.clocks else snapshot, read_registered(due.entry), PERIODIC_CONTEXT
     )
     packed = msgspec.json.encode([window_to_json(w) for w in windows]).decode() if due.entry.sink == "parquet" else ""
     complete, coverage = all(w.complete for w in windows), min((w.coverage for w in windows), default=1.0)

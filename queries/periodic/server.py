@@ -16,9 +16,11 @@ from windrow.background import background_of
 from windrow.errors import WindrowError
 from windrow.expired_rows import offer_erasure
 from windrow.files import disk_errors
+from windrow.history_merge import offer_merges
 from windrow.locks import describe_holder, try_lock
 from windrow.queries.periodic import evaluation
 from windrow.queries.periodic.counters import ServerCounters
+from windrow.queries.periodic.run_engine import DUCKDB, SPARK, RunEngine
 from windrow.queries.periodic.runner import QueryRound, RunReport
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.reclaim import offer_removal
@@ -39,6 +41,7 @@ class PeriodicServer:
         store: The warehouse.
         poll: Seconds between two checks of the catalog.
         policy: Which due queries are answered together, and in which order.
+        engine: What runs the queries that are not DuckDB's, in rounds of their own: they may take long.
         ran: Called with each run.
         before: Called before each look at the catalog.
     """
@@ -49,12 +52,15 @@ class PeriodicServer:
         *,
         poll: float = 0.2,
         policy: str = HYBRID_LATE_PENDING,
+        engine: RunEngine | None = None,
         ran: Callable[[RunReport], None] = lambda _: None,
         before: Callable[[], None] = lambda: None,
     ) -> None:
         store.check_writable()
         check_policy(policy)
-        self._policy = policy
+        self._policy, self._engine = policy, engine
+        self._waiting: set[str] = set()
+        """Queries of which it was said that nobody runs them here."""
         self.store = store
         self.counts = ServerCounters(store.clock())
         self._poll = poll
@@ -101,24 +107,52 @@ class PeriodicServer:
             os.close(descriptor)
 
     def _serve(self) -> None:
+        if self._engine is None:
+            self._watch(None)
+            return
+        other = threading.Thread(target=self._watch, args=[SPARK], name="windrow-spark-rounds", daemon=True)
+        other.start()
+        try:
+            self._watch(DUCKDB)
+        finally:
+            self._stop.set()
+            while other.is_alive():
+                evaluation.interrupt_periodic()
+                other.join(self._poll)
+
+    def _watch(self, only: str | None) -> None:
+        """Make rounds of the queries of one engine, or of all; those of Spark do nothing else."""
         last_commit, last_round = -1, 0.0
         while not self._stop.is_set():
-            self._before()
+            if only != SPARK:
+                self._before()
             commit = self.store.catalog.last_transaction()
             if commit != last_commit or time.monotonic() - last_round >= _MAX_WAIT_SECONDS:
                 last_commit, last_round = commit, time.monotonic()
-                self._round()
-            if not background_of(self.store).run(self._poll):
+                self._round(only)
+            if only == SPARK or not background_of(self.store).run(self._poll):
                 self._stop.wait(self._poll)
 
-    def _round(self) -> None:
+    def _count(self, report: RunReport) -> None:
+        if report.outcome != "waiting":
+            self.counts.add(report)
+            self._ran(report)
+        elif report.query not in self._waiting:
+            self._waiting.add(report.query)
+            _log.warning("query %r is due: %s", report.query, report.error)
+
+    def _round(self, only: str | None) -> None:
         try:
-            fail_silent_sources(self.store)
-            for report in QueryRound(self.store, stop=self._stop, policy=self._policy).run():
-                self.counts.add(report)
-                self._ran(report)
-            offer_removal(self.store)
-            offer_erasure(self.store, SLIDE_HOOKS)
+            if only != SPARK:
+                fail_silent_sources(self.store)
+            for report in QueryRound(
+                self.store, stop=self._stop, policy=self._policy, engine=self._engine, only=only
+            ).run():
+                self._count(report)
+            if only != SPARK:
+                offer_removal(self.store)
+                offer_erasure(self.store, SLIDE_HOOKS)
+                offer_merges(self.store)
         except WindrowError as error:
             # A full disk, a catalog that cannot grow: the round is tried again, and the error is published.
             if str(error) != self.counts.last_error:

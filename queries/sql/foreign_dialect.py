@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from windrow.errors import QueryError
 from windrow.queries.sql import parse_tree, window_clause
 from windrow.queries.sql.statement import (
     Reference,
@@ -43,6 +44,10 @@ class ForeignStatement:
         """A relation with its clause, as it stands in the text."""
         assert reference.span is not None
         return self.text[slice(*reference.span)]
+
+    def error(self, offset: int | None, message: str) -> QueryError:  # noqa: ARG002 - only our own parser shows places
+        """An error that speaks of relations as the user wrote them."""
+        return QueryError(self.reword(message))
 
     def reword(self, message: str) -> str:
         """A message of the other engine that speaks of relations as the user wrote them."""

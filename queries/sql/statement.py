@@ -219,6 +219,15 @@ class Reference:
         return f"[{self.past}]" if isinstance(self.window, AllRows) else f"{str(self.window)[:-1]} {self.past}]"
 
 
+def refuse_past(references: Iterable[Reference], what: str) -> None:
+    """Refuse a clause of the past where a statement is kept to be run at slides to come."""
+    for reference in references:
+        if reference.past is not None:
+            raise QueryError(
+                f"{what} is computed at each slide, so {reference.past} cannot stand in it; ask it with sql()"
+            )
+
+
 @dataclass(frozen=True)
 class Statement:
     """One query, read and understood but not yet checked against what exists.
@@ -251,14 +260,6 @@ class Statement:
     def asks_past(self) -> bool:
         """Whether it asks for another state than the present one."""
         return any(reference.past is not None for reference in self.references)
-
-    def refuse_past(self, what: str) -> None:
-        """Refuse a clause of the past where the statement is kept to be run at slides to come."""
-        for reference in self.references:
-            if reference.past is not None:
-                raise QueryError(
-                    f"{what} is computed at each slide, so {reference.past} cannot stand in it; ask it with sql()"
-                )
 
     @property
     def representative(self) -> "Statement":

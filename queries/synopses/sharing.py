@@ -86,6 +86,8 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
         pace = entry.paces[0]
         stream, period = pace.stream, pace.period
         try:
+            if entry.engine != "duckdb":
+                raise CannotSplitError(f"{entry.engine} runs it")
             if entry.params:
                 raise CannotSplitError("it has parameters")
             statement = analyse_statement(store, snapshot, entry.sql)

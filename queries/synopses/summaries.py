@@ -21,7 +21,7 @@ from windrow.catalog.lookups import find_name_clash, find_stream
 from windrow.catalog.records import SummaryEntry, SynopsisColumn, SynopsisEntry, ViewEntry
 from windrow.definitions import check_name
 from windrow.errors import QueryError, StreamExistsError, SummaryError
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.engine import instance
 from windrow.queries.planner.scan_sql import find_older_files, window_sql
@@ -62,7 +62,7 @@ class ListsState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Summary(HtmlRecord):
+class Summary(TableRecord):
     """A summary as it is reported to users."""
 
     name: str
@@ -394,7 +394,7 @@ def list_summaries(store: Store) -> list[Summary]:
                     slide=None if state is None else state.slide,
                 )
             )
-        return HtmlList(sorted(summaries, key=lambda summary: summary.name))
+        return TableList(sorted(summaries, key=lambda summary: summary.name))
 
     return store.catalog.read(read)
 

@@ -17,7 +17,7 @@ from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
-from windrow.formats.html import HtmlList, HtmlRecord
+from windrow.formats.html import TableList, TableRecord
 from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
@@ -49,7 +49,7 @@ _MAX_SLOTS = 1_000_000
 
 
 @dataclass(frozen=True)
-class View(HtmlRecord):
+class View(TableRecord):
     """A view as it is reported to users."""
 
     name: str
@@ -415,7 +415,7 @@ def list_views(store: Store) -> list[View]:
 
     def read(tables: Tables) -> list[View]:
         views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
-        return HtmlList(sorted(views, key=lambda view: view.name))
+        return TableList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
 

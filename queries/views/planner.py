@@ -23,7 +23,7 @@ from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
-from windrow.queries.sql.statement import Reference, Statement, parse
+from windrow.queries.sql.statement import Reference, Statement, parse, refuse_past
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
@@ -156,7 +156,7 @@ def make_plan(
         recompute: Have every slide compute it from scratch, also where new rows would do.
     """
     statement = parse(sql)
-    statement.refuse_past("a view")
+    refuse_past(statement.references, "a view")
     folded = {known_name.lower(): known_name for known_name in (*streams, *tables)}
     for reference in statement.references:
         if reference.schema.lower() == SYSTEM_SCHEMA:

@@ -3,6 +3,7 @@
 import pytest
 
 from bench import report
+from bench.cli import BENCHES
 from bench.measures import UPDATE
 from bench.results import Results
 from bench.runner import Case, Outcome, Sample, contestants
@@ -57,14 +58,31 @@ def test_results_are_kept_and_resumed_only_for_the_same_case(tmp_path):
 def test_tables_stand_between_the_markers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- bench x: begin -->\nold\n<!-- bench x: end -->\nafter\n")
-    report.insert("x", "new", page)
-    assert page.read_text() == "before\n<!-- bench x: begin -->\n\nnew\n\n<!-- bench x: end -->\nafter\n"
+    block = f"2026: a machine\n\n{report.aims_table([Aim('fast', 0.5, 1.0)])}"
+    report.insert("x", block, page)
+    assert page.read_text() == f"before\n<!-- bench x: begin -->\n{block}\n<!-- bench x: end -->\nafter\n"
     with pytest.raises(ValueError, match="markers"):
         report.insert("y", "new", page)
 
 
-def test_the_page_has_the_markers():
-    assert "<!-- bench core: begin -->" in report.PAGE.read_text()
+def test_of_a_report_the_page_has_what_was_wanted_and_few_tables():
+    aims = [Aim(f"{name}: bytes", value, 2.0) for name, value in (("a", 1.0), ("b", 3.0), ("c", 2.0))]
+    aims += [Aim("a: time", 0.0, 0.0), Aim("SQL", 1.0, 1.0)]
+    shown, hidden = report.table(["", "x"], [["shown", "1"]]), report.table(["", "x"], [["hidden", "1"]])
+    text = "\n\n".join(
+        ["2026: here", "### What was wanted", report.aims_table(aims), "### Questions: all", shown, hidden]
+    )
+    short = report.shorten("sql", text)
+    assert "| bytes: worst of 3, b | 3.00 | ≤ 2 | **no** |" in short
+    assert "| a: time | 0.00 | ≤ 0 | yes |" in short
+    assert "| SQL | 1.00 | ≤ 1 | yes |" in short
+    assert ("shown" in short, "hidden" in short) == (True, False)
+    assert "shown" not in report.shorten("core", text)
+
+
+def test_the_page_has_the_markers_of_every_bench():
+    page = report.PAGE.read_text()
+    assert [name for name in BENCHES if f"<!-- bench {name}: begin -->" not in page] == []
 
 
 def test_a_table_shows_floors_without_answers():

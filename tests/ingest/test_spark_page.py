@@ -16,5 +16,5 @@ def test_the_python_of_the_page_runs(spark, root, tmp_path, monkeypatch):
         if block.language == "python" and (block.skipped is None or "test_spark_page.py" in block.skipped):
             exec(compile(block.text, block.place, "exec"), names)
             ran += 1
-    assert ran == 9
+    assert ran == 10
     names["wh"].close()

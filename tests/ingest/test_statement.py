@@ -1,7 +1,12 @@
 """Window clauses in Spark's SQL: answers equal plain DuckDB's over all rows, and what cannot count is not read."""
 
 import datetime as dt
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,7 @@ import pytest
 import windrow
 import windrow.spark
 from plain_duckdb import connect
+from spark_executors import find_executors
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.int64()), ("len", pa.int32()), ("note", pa.string())])
@@ -119,6 +125,115 @@ CASES = [
 ]  # fmt: skip
 
 
+STREAMS = {"packets": 10, "calls": 10, "leases": 30}
+"""How many minutes a window of each may be long."""
+
+
+class StatementGenerator:
+    """Writes statements that Spark and DuckDB both understand, each over windows and over conditions on `ts`."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def relation(self, alias: str) -> tuple[str, str]:
+        """A window of a stream, and the same of a plain table."""
+        rng, stream = self.rng, self.rng.choice(list(STREAMS))
+        start = at(rng.randrange(0, 720)).isoformat()
+        stop = (dt.datetime.fromisoformat(start) + dt.timedelta(seconds=rng.randrange(1, 300))).isoformat()
+        since = f"ts > TIMESTAMPTZ '{start}'"
+        seconds = rng.randrange(1, 60 * STREAMS[stream] + 1)
+        clause, condition = rng.choice([
+            ("", "true"), (f"[WINDOW {seconds} SECONDS]", f"ts > TIMESTAMPTZ '{at(720 - seconds).isoformat()}'"),
+            (f"[SINCE TIMESTAMP '{start}']", since),
+            (f"[FROM TIMESTAMP '{start}' TO TIMESTAMP '{stop}']", f"{since} AND ts <= TIMESTAMPTZ '{stop}'"),
+        ])  # fmt: skip
+        return f"{stream} {clause} {alias}", f"(SELECT * FROM {stream} WHERE {condition}) {alias}"
+
+    def condition(self, alias: str) -> str:
+        """On columns that each stream has."""
+        rng = self.rng
+        one = rng.choice([
+            f"{alias}.src = {rng.randrange(50)}", f"{alias}.src BETWEEN {rng.randrange(20)} AND {rng.randrange(15, 50)}",
+            f"{alias}.src IN ({rng.randrange(50)}, {rng.randrange(50)})", f"{alias}.len % 3 = {rng.randrange(3)}",
+            f"{alias}.len < {rng.randrange(1000)}", f"{alias}.note IS NOT NULL", f"{alias}.note = 'b c'",
+            f"{alias}.ts > CAST('{at(rng.randrange(720)).isoformat()}' AS TIMESTAMP WITH TIME ZONE)",
+        ])  # fmt: skip
+        if rng.random() < 0.5:
+            return one
+        return f"({one} {rng.choice(['AND', 'OR'])} {'NOT ' if rng.random() < 0.3 else ''}{self.condition(alias)})"
+
+    def ask(self) -> tuple[str, str]:
+        """The next statement, for Spark and for plain DuckDB."""
+        rng = self.rng
+        (ours, plain), (ours_too, plain_too) = self.relation("a"), self.relation("b")
+        where, other = self.condition("a"), self.condition("b")
+        text = rng.choice([
+            f"SELECT a.src, count(*), sum(a.len) FROM {{0}} WHERE {where} GROUP BY a.src",
+            f"SELECT count(*), min(a.len), max(a.note) FROM {{0}} WHERE {where}",
+            f"SELECT a.src, a.len, a.note FROM {{0}} WHERE {where}",
+            f"SELECT DISTINCT a.src % 5, a.note FROM {{0}} WHERE {where}",
+            f"SELECT a.len, b.len FROM {{0}} {rng.choice(['', 'LEFT', 'FULL'])} JOIN {{1}} ON a.src = b.src AND {other}",
+            f"SELECT a.src, b.note, count(*) FROM {{0}} JOIN {{1}} ON a.src = b.src WHERE {where} GROUP BY a.src, b.note",
+            f"SELECT a.src, a.len FROM {{0}} WHERE {where} AND a.src IN (SELECT b.src FROM {{1}} WHERE {other})",
+            f"SELECT a.src, a.len FROM {{0}} WHERE NOT EXISTS (SELECT 1 FROM {{1}} WHERE a.src = b.src AND {other})",
+            f"SELECT a.src FROM {{0}} WHERE {where} UNION ALL SELECT b.len FROM {{1}} WHERE {other}",
+            f"WITH w AS (SELECT a.src, a.len FROM {{0}} WHERE {where}) SELECT x.len FROM w x JOIN w y ON x.src = y.len % 50",
+            f"SELECT src, len FROM (SELECT a.*, row_number() OVER (PARTITION BY a.src ORDER BY a.len DESC, a.ts) AS n FROM {{0}}) x WHERE n <= {rng.randrange(1, 4)}",
+            f"SELECT count(*), (SELECT max(b.len) FROM {{1}} WHERE {other}) FROM {{0}} WHERE {where}",
+        ])  # fmt: skip
+        sparks = text.replace("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
+        return sparks.format(ours, ours_too), text.format(plain, plain_too)
+
+
+def check_random(
+    spark: Any, wh: windrow.Warehouse, rows: dict[str, list[dict[str, Any]]], seed: int, count: int
+) -> None:
+    generator = StatementGenerator(seed)
+    for number in range(count):
+        text, truth = generator.ask()
+        df = windrow.spark.sql(spark, wh, text)
+        expected = sorted(repr(row) for row in plain(rows, truth))
+        assert collected(df) == expected, f"seed {seed}, statement {number}: {text}\n{truth}"
+        windrow.spark.release(df)
+
+
+def test_random_statements_are_answered_as_by_plain_sql(spark, wh, rows):
+    check_random(spark, wh, rows, SEED, 12)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_hundreds_of_random_statements_are_answered_as_by_plain_sql(spark, wh, rows):
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"seed {seed}")
+    check_random(spark, wh, rows, seed, 300)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_on_a_cluster_answers_are_the_same_though_executors_are_killed(wh, rows):
+    """The cases above and random statements, on two executors; every eighth statement one of them is killed."""
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"seed {seed}")
+    generator = StatementGenerator(seed)
+    asked = [*CASES, *(generator.ask() for _ in range(40))]
+    process = Path(__file__).with_name("statement_process.py")
+    command = [sys.executable, process, wh.path, "local-cluster[2,1,2048]"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for number, (text, truth) in enumerate(asked):
+            child.stdin.write(json.dumps(text) + "\n")
+            child.stdin.flush()
+            if number % 8 == 7:
+                os.kill(find_executors(child.pid)[-1], signal.SIGKILL)
+            answer = json.loads(child.stdout.readline())
+            assert answer == sorted(repr(row) for row in plain(rows, truth)), f"seed {seed}, statement {number}: {text}"
+        child.stdin.close()
+    assert child.returncode == 0
+
+
 @pytest.mark.parametrize(("text", "truth"), CASES, ids=[str(number) for number in range(len(CASES))])
 def test_the_answer_is_that_of_plain_sql_over_the_live_rows(spark, wh, rows, text, truth):
     df = windrow.spark.sql(spark, wh, text)
@@ -139,6 +254,7 @@ def test_values_are_bound_and_the_sessions_own_views_stay(spark, wh, rows):
         df = windrow.spark.sql(spark, wh, "SELECT len FROM packets WHERE src = :key", {"key": 3})
         assert collected(df) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src = 3"))
         assert spark.sql("SELECT * FROM packets").count() == 3
+        assert spark.getActiveSession().sql("SELECT * FROM packets").count() == 3
         spark.range(2).createOrReplaceTempView("mine")
         joined = windrow.spark.sql(spark, wh, "SELECT len FROM mine JOIN packets ON mine.id = packets.src")
         assert collected(joined) == sorted(repr(row) for row in plain(rows, "SELECT len FROM packets WHERE src < 2"))

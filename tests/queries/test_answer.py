@@ -449,12 +449,23 @@ class Test_cancelling:
 class Test_memory_limit:
     SQL = "SELECT list(i || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') FROM range(5000000) r(i)"
 
-    def test_what_needs_more_is_refused(self, wh):
-        with pytest.raises(
-            QueryError, match="ask for less, with a greater memory_limit, or let Spark run it"
-        ) as caught:
-            wh.sql(self.SQL, memory_limit="60MB").fetchall()
+    @pytest.mark.parametrize("kind", ["once", "periodically"])
+    def test_what_needs_more_is_refused_in_one_sentence_that_names_spark(self, wh, kind):
+        with pytest.raises(QueryError, match=r"needs more memory than it may use .*or let Spark run it") as caught:
+            if kind == "once":
+                wh.sql(self.SQL, memory_limit="60MB").fetchall()
+            else:
+                wh.add_query("q", f"{self.SQL}, packets", slide="1 minute", memory_limit="60MB")
         assert "SET" not in str(caught.value)  # settings are locked
+        assert "\n" not in str(caught.value)
+
+    def test_without_room_to_spill_the_sentence_is_the_same(self, tmp_path):
+        with (
+            windrow.open(tmp_path / "w", spill="0MB") as wh,
+            pytest.raises(QueryError, match="engine='spark'") as raised,
+        ):
+            wh.sql("SELECT i, hash(i) h FROM range(3000000) r(i) ORDER BY h", memory_limit="60MB").fetchall()
+        assert "\n" not in str(raised.value)
 
     def test_other_queries_are_not_limited(self, wh):
         limited = wh.sql("SELECT count(*) FROM packets", memory_limit="60MB")

@@ -67,6 +67,20 @@ def test_everything_that_a_notebook_ends_a_cell_with_is_a_table(wh):
     assert "pre" in Cells(wh.explain("SELECT * FROM s")._repr_html_()).tags
 
 
+def test_printed_it_is_the_same_table_in_plain_text(wh):
+    answer = wh.sql("SELECT k, n, NULL AS nothing FROM s [WINDOW 1 MINUTE] ORDER BY n")
+    caption, head, *lines = str(answer).splitlines()
+    assert caption.startswith("s [WINDOW 1 MINUTE]") and caption.endswith("the first 20 rows")
+    assert head.split() == ["k", "n", "nothing"]
+    assert [line.rsplit(maxsplit=1) for line in lines] == [[EVIL, str(n)] for n in range(1, 21)]
+    assert len({len(line.rstrip()) for line in lines}) == 1, "numbers stand to the right"
+    assert len(answer.fetchall()) == 60
+    assert "read already" in str(answer)
+    assert str(wh.status()).splitlines()[-1].endswith("newer rows")
+    assert "live_rows" in str(wh.stream("s"))
+    assert str(wh.queries()) == "none"
+
+
 def test_a_series_over_time_has_all_its_points(wh):
     """25 of 60 points were drawn, the oldest ones."""
     chart = wh.sql("SELECT ts, n, n * 2 AS double FROM s ORDER BY n").plot()

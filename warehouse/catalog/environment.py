@@ -34,6 +34,8 @@ FORMAT = 2
 """Of new warehouses. In one of format 1, which can be read and is converted by `format_conversion`, records have no
 checksum and files none in the catalog."""
 ENGINE = "lmdb 0.9"
+SUPERSEDED = b"superseded"
+"""The record of `meta` that says that another machine has taken the warehouse over: nothing is committed any more."""
 MAP_SIZE = 1 << 40
 MAX_READERS = 1024
 DATABASES = (
@@ -80,6 +82,8 @@ DATABASES = (
     "blank",
     "arrivals",
     "summaries",
+    "objects",
+    "deletions",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -137,6 +141,7 @@ _RECORD_TYPES: dict[str, Any] = {
     "erasures": records.ErasureEntry,
     "arrivals": records.ArrivalEntry,
     "summaries": records.SummaryEntry,
+    "objects": records.ObjectEntry,
     "roles": records.Role,
     "tokens": records.Token,
 }
@@ -441,6 +446,8 @@ class Catalog:
     def __init__(self, folder: Path, *, create: bool, read_only: bool = False) -> None:
         self.folder = folder
         self._writer_lock = folder / "writer.lock"
+        self.after_commit: Callable[[], None] | None = None
+        """Called after each commit of this handle that made a new version."""
         self._pid = os.getpid()
         self._closed = False
         with disk_errors("opening the catalog"):
@@ -588,8 +595,15 @@ class Catalog:
     def write(self) -> Iterator[Tables]:
         """One write transaction: committed and durable when the block ends, undone if it raises."""
         with self.exclusive() as tables:
+            if tables.raw("meta", SUPERSEDED) is not None:
+                raise StorageError(
+                    f"the warehouse of {self.folder} was restored elsewhere from its object store, and is changed "
+                    "there; this one can be read only, see 'windrow status'"
+                )
             tables.set_number("version", tables.version + 1)
             yield tables
+        if self.after_commit is not None:
+            self.after_commit()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[Tables]:

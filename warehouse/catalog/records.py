@@ -573,6 +573,10 @@ class QueryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How long, by the stream's clock, a run waits for what is missing."""
     isolation: str = "snapshot"
     """Whether slides that commit while a round runs are for the next one, or absorbed: snapshot or latest."""
+    engine: str = "duckdb"
+    """Whose SQL the statement is, and who runs it: duckdb or spark."""
+    unwindowed: tuple[str, ...] = ()
+    """Of Spark's SQL: the relations that it names without a window clause, which only Spark's parser can tell."""
 
 
 class ResultPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -803,6 +807,53 @@ class SummaryEntry(msgspec.Struct, frozen=True, kw_only=True):
     counted: SynopsisEntry
     """Which rows and groups, and how many slots back."""
     created: int
+
+
+class ObjectEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file that is in the object store, from the commit that names it until it is to be deleted."""
+
+    bytes: int
+    digest: str
+
+
+class ObjectStoreEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the files of the warehouse lie, if not only in its folder; a record of `meta`."""
+
+    uri: str
+    epoch: int
+    """The number that this machine has claimed; whoever claims a later one takes the warehouse over."""
+    cache_bytes: int
+    """How much of the files is kept in the folder."""
+    copy_every: int
+    """The catalog is copied to the store when the oldest commit without a copy is so many microseconds old,"""
+    copy_commits: int
+    """or when there are so many of them."""
+    place: int = 0
+    """The inode of the catalog's folder, by which a copy of the folder knows that it is one."""
+
+
+class CatalogCopyEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The last copy of the catalog in the object store; a record of `meta`, and in the store what leads to the copy."""
+
+    name: str
+    commit: int
+    at: int
+    bytes: int
+    """Of the object, which is compressed."""
+    digest: str
+    """Of its bytes."""
+    warehouse: str
+    catalog_format: int
+
+
+class EpochEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has claimed an epoch; an object of the store, and in `meta` of a machine that was overtaken."""
+
+    epoch: int
+    host: str
+    at: int
+    nonce: str
+    """Unlike all others, so that who repeats a request knows whether it succeeded."""
 
 
 RIGHTS = ("read", "append", "operate")

@@ -32,6 +32,7 @@ COMMANDS = {
     "repair": "windrow.cli.gaps:repair",
     "gc": "windrow.cli.admin:gc",
     "backup": "windrow.cli.backups:backup",
+    "restore": "windrow.cli.backups:restore_from_store",
     "demo": "windrow.cli.admin:demo",
     "bench": "windrow.cli.admin:bench",
 }

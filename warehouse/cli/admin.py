@@ -21,6 +21,7 @@ from windrow.times import format_time
 if TYPE_CHECKING:
     from windrow.advisor import Advice
     from windrow.indexes.cost_model import Estimate
+    from windrow.object_store.segment_store import StoreStatus
     from windrow.status import WarehouseStatus
 
 EXIT_PROBLEMS_FOUND = 1
@@ -33,14 +34,21 @@ _SHOWN_LAYOUTS = 8
 @click.option(
     "--catalog", metavar="PATH", help="Where the catalog is to lie, if not inside; it must be on a local disk."
 )
+@click.option("--segments", metavar="URI", help="Where its files are to lie: s3://bucket/prefix, or of gs, hdfs, file.")
+@click.option("--segment-cache", metavar="SIZE", help="How much of them the folder may hold, such as 50GB.")
 @command
-def init(session: Session, path: str | None, catalog: str | None) -> None:
-    """Make an empty warehouse in a new or empty folder, by default the current one."""
+def init(
+    session: Session, path: str | None, catalog: str | None, segments: str | None, segment_cache: str | None
+) -> None:
+    """Make an empty warehouse in a new or empty folder, by default the current one.
+
+    With --segments, one that is there already moves its files into an object store.
+    """
     given = Path(path or session.folder or ".")
     folder, existed = given.absolute(), (given / MARKER_FILE).exists()
     from windrow.warehouse import Warehouse
 
-    with Warehouse(given, catalog=catalog):
+    with Warehouse(given, catalog=catalog, segments=segments, segment_cache=segment_cache):
         pass
     if session.json:
         terminal.write_json({"path": str(folder), "created": not existed})
@@ -83,7 +91,9 @@ def status(session: Session) -> None:
     if session.json:
         from windrow.cli.streams import stream_state_to_json
 
-        facts = {key: value for key, value in vars(warehouse_status).items() if key != "streams"}
+        facts = {key: value for key, value in vars(warehouse_status).items() if key not in ("streams", "store")}
+        if warehouse_status.store is not None:
+            facts["store"] = vars(warehouse_status.store)
         terminal.write_json(
             {**facts, "streams": [{"name": s.name, **stream_state_to_json(s)} for s in warehouse_status.streams]}
         )
@@ -125,6 +135,8 @@ def show_status(warehouse: "WarehouseStatus") -> None:
             terminal.say(f"{stream.name} changes its layout: {describe_remaining(stream.relayout)}")
         if stream.missing:
             terminal.say(f"{stream.name} went on without {terminal.names(stream.missing)}")
+    if warehouse.store is not None:
+        _show_store(warehouse.store)
     if warehouse.background:
         terminal.say(f"waiting in the background: {terminal.names(warehouse.background)}")
     streams, readers = terminal.count(len(warehouse.streams), "stream"), terminal.count(warehouse.readers, "reader")
@@ -132,6 +144,25 @@ def show_status(warehouse: "WarehouseStatus") -> None:
         f"{warehouse.path}: {streams}, {readers}, catalog {terminal.size(warehouse.catalog_bytes)}, "
         f"{terminal.count(warehouse.reclaimable_files, 'replaced file')} to reclaim"
     )
+
+
+def _show_store(store: "StoreStatus") -> None:
+    copied = (
+        "the catalog was never copied"
+        if store.copied_at is None
+        else f"catalog copied at {format_time(store.copied_at)}, commit {store.copied_commit}"
+        + (f", {terminal.count(store.uncopied_commits, 'commit')} since" if store.uncopied_commits else "")
+    )
+    terminal.say(
+        f"files in {store.uri}, epoch {store.epoch}: {terminal.count(store.objects, 'object')}, "
+        f"{terminal.size(store.object_bytes)}, {terminal.size(store.cached_bytes)} of them cached; {copied}"
+    )
+    if store.waiting_deletions:
+        terminal.say(f"{terminal.count(store.waiting_deletions, 'object')} to be deleted after the next copy")
+    if store.taken_over_by:
+        terminal.say(f"it was restored by {store.taken_over_by}, and can only be read here")
+    if store.problem:
+        terminal.say(f"the last copy failed: {store.problem}")
 
 
 @click.command(short_help="Verify the whole warehouse.")

@@ -141,3 +141,27 @@ def restore(session: Session, folder: str, path: str, catalog: str | None, check
         )
     if problems:
         raise click.exceptions.Exit(EXIT_PROBLEMS_FOUND)
+
+
+@click.command("restore", short_help="Restore a warehouse from its object store.")
+@click.option(
+    "--from", "uri", metavar="URI", required=True, help="Where its files are: s3://bucket/prefix, or of file."
+)
+@click.argument("path")
+@click.option("--catalog", metavar="FOLDER", help="Where the catalog is to lie, if not inside; a local disk.")
+@command
+def restore_from_store(session: Session, uri: str, path: str, catalog: str | None) -> None:
+    """Make a warehouse out of its object store, in a new or empty folder PATH of this machine, and take it over.
+
+    It is as the last copy of its catalog there. A machine that had it before can only read it from now on.
+    """
+    from windrow.object_store.restoration import restore_from_store
+
+    done = restore_from_store(uri, path, catalog)
+    if session.json:
+        terminal.write_json(_to_json(done))
+    else:
+        terminal.say(
+            f"restored commit {done.commit} to {done.path}: {terminal.count(done.files, 'file')}, "
+            f"{terminal.size(done.bytes)}, which come when they are read"
+        )

@@ -118,7 +118,7 @@ def ingest(
     with session.open() as wh:
         wh.stream(stream)
         with (
-            _shorten_spark_errors(),
+            shorten_spark_errors(),
             warnings_on_stderr(),
             job.spark_session(master, packages, conf) as spark,
             _show_progress(wh, stream) as report_progress,
@@ -153,7 +153,7 @@ def parse_pairs(arguments: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _shorten_spark_errors() -> Iterator[None]:
+def shorten_spark_errors() -> Iterator[None]:
     """Raise Spark's errors in one line; Spark's own log has the rest."""
     from windrow.ingest.errors import SPARK_ERRORS, describe_error
 

@@ -1,21 +1,51 @@
 """Commands for periodic queries: add, list, plan, results, run, drop."""
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from windrow.cli import terminal
+from windrow.cli.ingest import parse_pairs, shorten_spark_errors
 from windrow.cli.session import EXIT_TEMPORARY, Failure, Group, Session, command, if_not_exists_option, sending
 from windrow.cli.sql import OutputFormat, explain_query_errors, params_option, parse_params, write_answer
 from windrow.cli.streams import show_dropped
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
 
 MISSED_POLICIES = ("latest", "every", "skip")
 OUTPUT_KINDS = ("whole", "inserts", "deletes")
+_PLANNING_MASTER = "local[1]"
+"""Where a statement of Spark is planned when it is registered; nothing runs then."""
+
+
+def spark_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of commands that start a Spark session."""
+    master = click.option("--spark", "master", metavar="MASTER", help="Also run queries of engine spark, there.")
+    setting = click.option("--conf", "spark_settings", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+    return master(setting(function))
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, settings: tuple[str, ...]) -> "Iterator[SparkSession | None]":
+    """The session that was asked for, if any."""
+    conf = parse_pairs(settings, "--conf")
+    if master is None:
+        if conf:
+            raise click.UsageError("--conf goes with --spark MASTER")
+        yield None
+        return
+    from windrow.spark import load_module
+
+    sessions = load_module("windrow.ingest.session")
+    with shorten_spark_errors(), sessions.quiet_session("windrow queries", master, conf) as spark:
+        yield spark
 
 
 @click.group(cls=Group)
@@ -57,6 +87,13 @@ def query() -> None:
 @click.option("--deadline", metavar="DURATION", help="How long a run waits for what is missing, with --on-gap wait.")
 @click.option("--keep", metavar="RUNS|DURATION", help="What the results table keeps.  [default: 1000 runs]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Cancel a run after this.  [default: 600]")
+@click.option(
+    "--engine",
+    type=click.Choice(("duckdb", "spark")),
+    default="duckdb",
+    show_default=True,
+    help="Whose SQL it is, and who runs it.",
+)
 @click.option("--backfill", metavar="DURATION", help="Also make the runs of so long ago, from the streams' history.")
 @if_not_exists_option
 @command
@@ -77,16 +114,18 @@ def add(
     """
     text = sys.stdin.read() if statement == "-" else statement
     retention = int(keep) if keep is not None and keep.isdigit() else keep
-    with explain_query_errors(), session.open(**allowed) as wh:
-        added = wh.add_query(name, text, params=parse_params(params), keep=retention, **options)
+    planning = _PLANNING_MASTER if options["engine"] == "spark" else None
+    with explain_query_errors(), spark_session(planning, ()) as spark, session.open(**allowed) as wh:
+        added = wh.add_query(name, text, params=parse_params(params), keep=retention, spark=spark, **options)
     if session.json:
         terminal.write_json(_query_to_json(added))
         return
     destination = "" if added.sink == "table" else f", to {added.sink}"
+    engine = "" if added.engine == "duckdb" else f", by {added.engine}"
+    streams = terminal.names(added.streams)
     earlier = f", {terminal.count(added.to_backfill, 'earlier run')} to make" if added.to_backfill else ""
     terminal.say(
-        f"{name}: every {added.period} of {terminal.names(added.streams)}, missed runs: {added.missed}{destination}"
-        f"{earlier}"
+        f"{name}: every {added.period} of {streams}, missed runs: {added.missed}{destination}{engine}{earlier}"
     )
 
 
@@ -143,11 +182,13 @@ def _describe_state(query: "QueryStatus") -> str:
     if query.error is not None:
         return f"{terminal.count(query.failures, 'failure')}: {query.error}" if query.failures else query.error
     if query.waiting:
-        return f"{terminal.count(query.waiting, 'run')} to make"
+        return f"{terminal.count(query.waiting, 'run')} to make{' by Spark' if query.engine == 'spark' else ''}"
     if query.to_backfill and not query.due:
         return f"{terminal.count(query.to_backfill, 'earlier run')} to make"
     if query.outdated:
         return f"{terminal.count(query.outdated, 'outdated window')}"
+    if query.due and query.engine == "spark":
+        return "due; waits for rounds with a Spark session"
     return "due" if query.due else "up to date"
 
 
@@ -215,12 +256,21 @@ policy_option = click.option(
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--now", is_flag=True, help="Run them for the newest slide even if they are not due.")
 @policy_option
+@spark_options
 @command
 @sending
-def run(session: Session, names: tuple[str, ...], now: bool, policy: Any, allowed: dict[str, Any]) -> None:
+def run(
+    session: Session,
+    names: tuple[str, ...],
+    now: bool,
+    policy: Any,
+    master: str | None,
+    spark_settings: tuple[str, ...],
+    allowed: dict[str, Any],
+) -> None:
     """Run what is due and deliver it; all queries, or those that are named."""
-    with session.open(**allowed) as wh:
-        reports = wh.run_due(names or None, now=now, policy=policy)
+    with spark_session(master, spark_settings) as spark, session.open(**allowed) as wh:
+        reports = wh.run_due(names or None, now=now, policy=policy, spark=spark)
     if session.json:
         terminal.write_json([terminal.to_record(report) for report in reports])
     elif reports:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -94,6 +94,13 @@ def add_time_options(function: Callable[..., None]) -> Callable[..., None]:
 @fail_rejected_option
 @click.option("--dry-run", is_flag=True, help="Show what would be appended and rejected, and change nothing.")
 @click.option("--slide", is_flag=True, help="Then slide the stream over these rows, or as far as its sources allow.")
+@click.option(
+    "--durable",
+    type=click.Choice(("disk", "store")),
+    default="disk",
+    show_default=True,
+    help="Until when to wait: this machine's disk has the rows, or a copy of the catalog in the object store does too.",
+)
 @command
 def append(
     session: Session,
@@ -108,6 +115,7 @@ def append(
     fail_rejected: int | None,
     dry_run: bool,
     slide: bool,
+    durable: Literal["disk", "store"],
     **reading: Any,
 ) -> None:
     """Append CSV, Parquet, JSON or Arrow files to a stream.
@@ -127,7 +135,7 @@ def append(
                 return
             report = wh.append(
                 stream, rows, source=source, batch_id=batch_id, max_rejected=max_rejected, flaws=flaws, covers=covers,
-                replace=replaces,
+                replace=replaces, durable=durable,
             )  # fmt: skip
         slid = slide_over(wh, stream) if slide else None
     if session.json:

@@ -1,5 +1,8 @@
 """Commands of the service: `serve`, and the roles and tokens of those who use it."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +10,7 @@ import click
 
 from windrow.arguments import check_size
 from windrow.cli import terminal
-from windrow.cli.queries import policy_option
+from windrow.cli.queries import policy_option, spark_options, spark_session
 from windrow.cli.server_log import server_log
 from windrow.cli.session import Group, Session, command, sending
 from windrow.cli.worker_process import RESTART, can_fork, supervise
@@ -15,7 +18,9 @@ from windrow.errors import AccessError
 from windrow.times import parse_slack
 
 if TYPE_CHECKING:
+    from windrow.queries.periodic.counters import ServerCounters
     from windrow.queries.periodic.runner import RunReport
+    from windrow.warehouse import Warehouse
 
 
 @click.command(short_help="Answer over the network, and run periodic queries as their streams slide.")
@@ -46,15 +51,73 @@ if TYPE_CHECKING:
     "--lag", metavar="DURATION", default="0 seconds", show_default=True, help="How far behind it, for late rows."
 )
 @policy_option
+@spark_options
 @command
 @sending
 def serve(
     session: Session,
     allowed: dict[str, Any],
+    no_http: bool,
+    poll: float,
+    slides: tuple[str, ...],
+    lag: str,
+    policy: str,
+    master: str | None,
+    spark_settings: tuple[str, ...],
+    **network_options: Any,
+) -> None:
+    """Answer SQL and take rows over HTTP and Arrow Flight SQL; watch for slides and run what is due.
+
+    One line with time and level is written for each run, slide and problem. A second process on the same warehouse
+    answers too; it waits with the periodic queries and takes them over when the first ends.
+    """
+    import signal
+
+    def work() -> int:
+        from windrow.automatic_slides import AutomaticSlides
+        from windrow.queries.engine.interrupt import has_late_calls
+        from windrow.queries.periodic.server import PeriodicServer
+        from windrow.spark import find_engine
+
+        def must_restart() -> bool:
+            return has_late_calls() or (engine is not None and not engine.is_alive())
+
+        def ran_in_time(_: "RunReport") -> None:
+            if must_restart():
+                server.stop()
+
+        with contextlib.ExitStack() as stack:
+            spark = stack.enter_context(spark_session(master, spark_settings))
+            engine = find_engine(spark)
+            wh = stack.enter_context(session.open(**allowed))
+            clocks = AutomaticSlides(wh, slides, behind, lambda _: None, log.warning)
+            server = PeriodicServer(
+                wh._store, poll=poll, policy=policy, engine=engine, ran=ran_in_time, before=clocks.run
+            )
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: server.stop())
+            if not no_http:
+                stack.enter_context(_answer_network(wh, server.counts, log, **network_options))
+            server.run()
+            return RESTART if must_restart() else 0
+
+    behind = parse_slack(lag, "--lag")
+    session.check_exists()
+    with server_log(session.json) as log:
+        code = supervise(work) if can_fork() else work()
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@contextlib.contextmanager
+def _answer_network(
+    wh: "Warehouse",
+    counts: "ServerCounters",
+    log: logging.Logger,
+    *,
     host: str,
     port: int,
     flight_port: int | None,
-    no_http: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
     insecure: bool,
@@ -64,63 +127,27 @@ def serve(
     memory: str | None,
     grace: float,
     audit: Path | None,
-    poll: float,
-    slides: tuple[str, ...],
-    lag: str,
-    policy: str,
-) -> None:
-    """Answer SQL and take rows over HTTP and Arrow Flight SQL; watch for slides and run what is due.
+) -> Iterator[None]:
+    """Answer over HTTP, and Flight SQL, as long as the block lasts."""
+    network = _import_network()
+    from windrow.service.audit import AuditLog
 
-    One line with time and level is written for each run, slide and problem. A second process on the same warehouse
-    answers too; it waits with the periodic queries and takes them over when the first ends.
-    """
-    import contextlib
-    import signal
-
-    def work() -> int:
-        from windrow.automatic_slides import AutomaticSlides
-        from windrow.queries.engine.interrupt import has_late_calls
-        from windrow.queries.periodic.server import PeriodicServer
-
-        def ran_in_time(_: "RunReport") -> None:
-            if has_late_calls():
-                server.stop()
-
-        with contextlib.ExitStack() as stack:
-            wh = stack.enter_context(session.open(**allowed))
-            clocks = AutomaticSlides(wh, slides, behind, lambda _: None, log.warning)
-            server = PeriodicServer(wh._store, poll=poll, policy=policy, ran=ran_in_time, before=clocks.run)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: server.stop())
-            if not no_http:
-                network = _import_network()
-                from windrow.service.audit import AuditLog
-
-                audit_log = AuditLog(audit, log.warning)
-                stack.callback(audit_log.close)
-                limits = network.Limits(
-                    concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
-                )
-                settings = network.ServerSettings(
-                    host=host,
-                    port=port,
-                    flight_port=flight_port,
-                    certificate=tls_cert,
-                    key=tls_key,
-                    insecure=insecure,
-                    grace=grace,
-                    limits=limits,
-                )
-                stack.enter_context(network.serving(wh, settings, server.counts, audit_log.write, log.info))
-            server.run()
-        return RESTART if has_late_calls() else 0
-
-    behind = parse_slack(lag, "--lag")
-    session.check_exists()
-    with server_log(session.json) as log:
-        code = supervise(work) if can_fork() else work()
-    if code:
-        raise click.exceptions.Exit(code)
+    limits = network.Limits(
+        concurrency=concurrency, waiting=queue, seconds=timeout, memory=check_size(memory, "memory")
+    )
+    settings = network.ServerSettings(
+        host=host,
+        port=port,
+        flight_port=flight_port,
+        certificate=tls_cert,
+        key=tls_key,
+        insecure=insecure,
+        grace=grace,
+        limits=limits,
+    )
+    audit_log = AuditLog(audit, log.warning)
+    with contextlib.closing(audit_log), network.serving(wh, settings, counts, audit_log.write, log.info):
+        yield
 
 
 def _import_network() -> Any:

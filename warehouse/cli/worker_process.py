@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from windrow.errors import QueryError, QueryTimeoutError, WindrowError
+from windrow.errors import MEMORY_ADVICE, QueryError, QueryTimeoutError, WindrowError
 
 _GRACE_SECONDS = 0.9
 """How long after its time a statement may still end by itself."""
@@ -158,7 +158,7 @@ def _serve(channel: socket.socket, start: Callable[[], RunStatement], memory: in
         except QueryError as error:
             kind, message = "query", [str(error)]
         except MemoryError:
-            kind, message = "query", ["the statement needs more memory than it may use; ask for less"]
+            kind, message = "query", [f"the statement needs more memory than it may use; {MEMORY_ADVICE}"]
         except WindrowError as error:
             kind, message = "other", [str(error)]
         except BrokenPipeError as error:

@@ -23,7 +23,7 @@ from windrow.arguments import check_size
 from windrow.background import background_of
 from windrow.catalog.records import Role
 from windrow.cli.worker_process import end_with_parent, limit_memory
-from windrow.errors import WindrowError
+from windrow.errors import MEMORY_ADVICE, WindrowError
 from windrow.formats.text import encode_json
 from windrow.queries.answer import Answer
 from windrow.service import row_formats
@@ -143,7 +143,7 @@ def _answer(wh: Warehouse, request: Request, channel: _Channel) -> None:
     except BrokenPipeError:
         raise SystemExit(0) from None
     except MemoryError:
-        _tell(channel, "QueryError", "the statement needs more memory than it may use; ask for less")
+        _tell(channel, "QueryError", f"the statement needs more memory than it may use; {MEMORY_ADVICE}")
     except WindrowError as error:
         _tell(channel, type(error).__name__, str(error))
     except Exception as error:  # noqa: BLE001 - told to the server, whose log it is

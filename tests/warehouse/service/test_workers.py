@@ -65,6 +65,7 @@ def test_the_memory_of_a_role_is_limited_within_one_scalar_call(one):
     refused = ask(one, "SELECT len(range(300000000)) AS n", "lean")
     assert refused.status_code == 400
     assert "\n" not in refused.json()["error"]
+    assert "or let Spark run it: windrow.spark.sql()" in refused.json()["error"]
     still_answers(one)
 
 

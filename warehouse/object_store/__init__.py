@@ -1,0 +1,1 @@
+"""Segments in an object store: see docs/object-store.md."""
