@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 import windrow
@@ -23,6 +24,7 @@ from bench.seeded import Lines, Measured, SeededBench, compare
 from bench.statistics import Aim
 from bench.stores import Ours
 from bench.workload import ORIGIN
+from windrow.indexes.arrow_arrays import to_numpy
 from windrow.times import to_datetime
 
 SLOTS = 60
@@ -40,6 +42,7 @@ class Size:
         large_queries: Of each kind, over the larger window; of one template four times as many.
         slides: How many are measured.
         lives: Seconds that rows of the stream with one-second slides live.
+        keys: Of which the heaviest are asked for.
     """
 
     rows: int
@@ -48,16 +51,17 @@ class Size:
     large_queries: int
     slides: int
     lives: tuple[int, ...]
+    keys: int
 
 
-QUICK = Size(60_000, 30, 120_000, 12, 2, (600, 6000))
-FULL = Size(180_000, 1000, 5_000_000, 240, 3, (3600, 86_400, 30 * 86_400))
+QUICK = Size(60_000, 30, 120_000, 12, 2, (600, 6000), 20_000)
+FULL = Size(180_000, 1000, 5_000_000, 240, 3, (3600, 86_400, 30 * 86_400), 1_000_000)
 COLUMNS = ("slide", "answers", "both, CPU", "from scratch", "from scratch, CPU", "ratio", "CPU ratio")
 
 
 def work(*, quick: bool) -> int:
     """How many times `advance` will be called."""
-    return 3 * (4 + len((QUICK if quick else FULL).lives))
+    return 3 * (5 + len((QUICK if quick else FULL).lives))
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
@@ -100,6 +104,7 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
             Aim(f"{len(queries)} {label}: bytes that they add / the window's", line["bytes / window's"], 1.0),
         ]
     _measure_growth(size, seed, folder, found, advance)
+    _measure_top(size, seed, folder, found, advance)
     return found
 
 
@@ -222,6 +227,51 @@ def _measure_growth(size: Size, seed: int, folder: Path, found: Measured, advanc
     found.aims.append(
         Aim("slide with a synopsis: longest life / shortest, processor time", figures[-1] / figures[0], 1.3)
     )
+
+
+def _measure_top(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+    """The ten heaviest of a million skewed keys, standing and asked once, with a summary and from scratch."""
+    about = f"{size.large_rows:,} rows in {SLOTS} slots; medians of {size.slides} slides, in milliseconds of processor time."
+    columns = ("slide", "run_due", "asked once", "from scratch", "scratch / run_due", "scratch / asked once")
+    table = Lines(f"Ten heaviest of {size.keys:,} keys", about, columns, "run_due")
+    draw, live = Draw(seed, 9), list[pa.Table]()
+    schema = pa.schema([("ts", pa.timestamp("us")), ("src", pa.int64())])
+    top = "SELECT src, count(*) AS n FROM {} GROUP BY src ORDER BY n DESC, src LIMIT 10"
+    advance(f"the heaviest of {size.keys:,} keys")
+    with windrow.open(folder / "top") as wh:
+        wh.create_stream(
+            "packets", schema, time="ts", key="src", slide="1 second", lifetime=dt.timedelta(seconds=SLOTS)
+        )
+        wh.create_summary("talkers", "SELECT src, count(*) AS n FROM packets GROUP BY src", frequent=64)
+        slid, standing, asked, scratch = [], [], [], []
+        for slot in range(1, SLOTS + size.slides + 1):
+            end, count = ORIGIN + slot * SECOND, size.large_rows // SLOTS
+            times = pa.array(draw.times(end - SECOND, SECOND, count)).cast(pa.int64()).view(pa.timestamp("us"))
+            live = [*live[-(SLOTS - 1) :], pa.table([times, pa.array(draw.zipf(count, size.keys, 0.8))], schema=schema)]
+            wh.append("packets", live[-1])
+            slide = timed(lambda e=end: wh.slide("packets", to=to_datetime(e)))[0]  # type: ignore[misc]
+            if slot == SLOTS:
+                wh.add_query("top", top.format(f"packets [WINDOW {SLOTS} SECONDS SLIDE 1 SECOND]"))
+                wh.run_due()
+            if slot <= SLOTS:
+                continue
+            slid.append(slide)
+            standing.append(timed(wh.run_due)[0])
+            timing, once = timed(lambda: wh.sql(top.format(f"packets [WINDOW {SLOTS} SECONDS]")).arrow())
+            asked.append(timing)
+            with duckdb.connect() as plain:
+                plain.register("given", pa.concat_tables(live))
+                plain.execute("CREATE TABLE packets AS FROM given")
+                timing, rows = timed(lambda p=plain: p.sql(top.format("packets")).to_arrow_table())  # type: ignore[misc]
+                scratch.append(timing)
+            delivered = wh.results("top", slide=wh.stream("packets").slide).arrow().select(["src", "n"])
+            compare("top", delivered, rows)
+            compare("top", once, rows)
+    cpu = [1e3 * statistics.median(timing.cpu for timing in timings) for timings in (slid, standing, asked, scratch)]
+    groups = len(np.unique(np.concatenate([to_numpy(rows.column("src")) for rows in live])))
+    table.lines[f"{groups:,} groups"] = dict(zip(columns, (*cpu, cpu[3] / cpu[1], cpu[3] / cpu[2]), strict=True))
+    found.tables.append(table)
+    found.aims.append(Aim("ten heaviest groups with a summary, asked once / from scratch", cpu[2] / cpu[3], 1 / 50))
 
 
 bench = SeededBench("standing", QUICK, FULL, _measure)

@@ -228,9 +228,9 @@ def simulate_in_steps(workload: Workload, slots: int | None, index: Index) -> St
         arrivals, number = _arrivals(workload, lives, partitioner, slide, slots_per_slide, number)
         update = plan_update(slide, slide - 1, slide, slide, {0: partitioner}, arrivals, segments, bucket)
         bucket = update.bucket
-        gone = {segment.id for segment in update.replaced()}
+        replaced = {segment.id for segment in update.replaced()}
         merged, number = _merged(update, slide, number)
-        segments = [*(s for s in segments if s.id not in gone), *update.kept(), *merged]
+        segments = [*(s for s in segments if s.id not in replaced), *update.kept(), *merged]
         if slide > settled:
             _count(simulation, update, arrivals, segments, slide)
         yield

@@ -41,7 +41,17 @@ _LEAST_MERGE = 0.25
 """In batches, too: a merge costs a file and its syncs however small it is, so small ones wait."""
 _DEAD_SHARE = 0.5
 """Dead rows cost readers next to nothing and leave by themselves, band by band: they are merged away only where this
-share of an insertion row's bytes is dead, which bounds the disk space at about twice what lives."""
+share of an insertion row's bytes is dead."""
+
+# What bounds the disk space of a whole stream; set by the quotes of `bench realistic`.
+_DEAD_BYTES = 1.0
+"""Bytes of dead rows that a stream may hold for each byte of living ones, unless its index says less,"""
+_LEAST_DEAD_BYTES = 256 << 10
+"""and so many in any case: a small stream has nothing to save."""
+_LEAST_REMOVED = 64 << 10
+"""A merge for their sake removes at least so many: it costs a file and its syncs."""
+_MOST_KEPT = 0.75
+"""Files of which more lives stay as they are, so a byte that dies has at most three others written again."""
 
 CellKey = tuple[int, int, int]
 
@@ -86,6 +96,8 @@ class FileArrays:
     """Estimated bytes of live rows."""
     rows: Int64s
     dead: Int64s
+    whole: Int64s
+    """Estimated bytes of the files, rows included that are in no segment any more."""
 
     @classmethod
     def of(cls, segments: Sequence[Segment], arrays: SegmentArrays, dead: Int64s) -> "FileArrays":
@@ -96,8 +108,10 @@ class FileArrays:
         rank[order] = np.arange(len(order))
         file_of = rank[number]
         live = arrays.bytes * ((arrays.rows - dead) / np.maximum(1, arrays.rows))
-        columns = (_sum_by_file(file_of, len(first), each) for each in (arrays.bytes, np.ceil(live), arrays.rows, dead))
-        return cls(segments, file_of, *columns)
+        values = arrays.bytes, np.ceil(live), arrays.rows, dead
+        size, alive, rows, gone = (_sum_by_file(file_of, len(first), each) for each in values)
+        whole = (size * (arrays.file_rows[first[order]] / np.maximum(1, rows))).astype(np.int64)
+        return cls(segments, file_of, size, alive, rows, gone, whole)
 
     def segments_of(self, files: Int64s) -> list[Segment]:
         """The segments of some of the files."""
@@ -131,6 +145,34 @@ def plan_adaptive_merges(files: FileArrays, index: Index, bucket: int, batch_byt
         if len(chosen) > 1 and worthwhile:
             return merge_each_cell(files.segments_of(chosen), slide)
     return []
+
+
+def plan_dead_merges(files: FileArrays, index: Index, fresh_bytes: int, spent: int, slide: int) -> list[Merge]:
+    """Merges that keep the dead bytes of a stream within a share of the living ones: the deadest files, rewritten.
+
+    Each byte that dies pays for at most three that are written again, whatever lifetimes are like.
+
+    Args:
+        files: All of the stream's that no other merge rewrites, but for those that came with this slide.
+        index: Its thresholds.
+        fresh_bytes: Of files that came with it.
+        spent: Bytes that its other merges write: all together are no more than it could have taken in.
+        slide: The slide under way.
+    """
+    dead = files.whole - files.live
+    allowed = min(_DEAD_BYTES, index.dead_fraction / max(1e-9, 1.0 - index.dead_fraction))
+    excess = int(dead.sum()) - max(_LEAST_DEAD_BYTES, int(allowed * (int(files.live.sum()) + fresh_bytes)))
+    if excess <= 0:
+        return []
+    share = files.live / np.maximum(1, files.whole)
+    deadest = np.argsort(share, kind="stable")
+    deadest = deadest[share[deadest] <= _MOST_KEPT]
+    chosen = _affordable(deadest, files.live, max(fresh_bytes, _SMALL_BYTES) * _LARGEST_MERGE - spent)
+    enough = int(np.searchsorted(np.cumsum(dead[chosen]), max(excess, _LEAST_REMOVED))) + 1
+    chosen = chosen[:enough]
+    if int(dead[chosen].sum()) < _LEAST_REMOVED:
+        return []
+    return merge_each_cell(files.segments_of(chosen), slide)
 
 
 def measure_crowding(sizes: Int64s, index: Index) -> float:

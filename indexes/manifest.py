@@ -32,6 +32,7 @@ class SegmentArrays(NamedTuple):
     max_ts: Int64s
     min_exp: Int64s
     max_exp: Int64s
+    file_rows: Int64s
     file: Int64s
     """A number that stands for the file: that of one of its segments, so no other file has it."""
     matrix: Int64s
@@ -122,9 +123,9 @@ class Manifest(tuple[Segment, ...]):  # noqa: SLOT001 - a tuple's subclass canno
     def take(self, positions: Int64s) -> "Manifest":
         """The segments at some positions, in their order; their arrays are taken when they are used."""
         arrays = self.arrays
-        taken = Manifest(map(self.__getitem__, positions.tolist()))
-        taken._make_arrays = lambda: arrays.take(positions)
-        return taken
+        chosen = Manifest(map(self.__getitem__, positions.tolist()))
+        chosen._make_arrays = lambda: arrays.take(positions)
+        return chosen
 
     def split(self, position: int) -> "tuple[Manifest, Manifest]":
         """The segments before a position, and the others."""

@@ -34,7 +34,8 @@ class Index:
         maintenance: ``rebuild``, ``norebuild`` or ``adaptive``.
         max_segments: Adaptive: an insertion row with more files than this is merged, some at a time; a file of
             more than 256 KB counts less, down to a sixteenth.
-        dead_fraction: Adaptive: files with a larger share of dead rows are merged, where half of all bytes are dead.
+        dead_fraction: Adaptive: files with a larger share of dead rows are merged, where half of all bytes are dead;
+            and the share of its files' bytes that dead rows of a stream may take, if it is below a half.
         merge_budget: Adaptive: bytes that may be rewritten per byte taken in.
         row_group_bytes: Aimed size of a Parquet row group.
         seed: Of the random layout.

@@ -113,10 +113,10 @@ class ScanCache:
 
     def forget(self, segments: Collection[int]) -> None:
         """Drop copies of segments that are gone: a copy of one that was wholly live may be the file's own memory."""
-        gone = frozenset(segments)
+        numbers = frozenset(segments)
         with self._lock:
             for _, copies in self._scans.items() if self.bytes else ():
-                self._drop(copies, {source for source in copies if gone.isdisjoint(part[0] for part in source)})
+                self._drop(copies, {source for source in copies if numbers.isdisjoint(part[0] for part in source)})
 
     def clear(self) -> None:
         """Drop all copies."""

@@ -232,9 +232,9 @@ class SegmentFileReader:
 
     def drop_lost(self) -> bool:
         """Forget maps of files that became shorter: they are opened, and compared, again. Gives whether any was."""
-        gone = [file for file, (_, memory, _) in self._maps.items() if memory.lost]
-        self.forget(gone)
-        return bool(gone)
+        shortened = [file for file, (_, memory, _) in self._maps.items() if memory.lost]
+        self.forget(shortened)
+        return bool(shortened)
 
     def trust(self, files: Iterable[str]) -> None:
         """Note files that this process has just written: their pages need not be compared with their checksums."""

@@ -100,6 +100,7 @@ def plan_update(
         stays &= ~np.isin(arrays.id, wholly_dead)
     plan.dropped += manifest.filter(~stays)
     fresh = _place_arrivals(plan, arrivals, spans, rows, ordinal, gone_at)
+    dead_rows = plan.dead.counts if plan.dead is not None and plan.dead.slide == dead_at else None
     stored, crowded = stays, list[Segment]()
     if manifest.ended:
         fixed = [segment.id for segment in manifest.ended if not can_merge(segment, gone_at)]
@@ -115,14 +116,18 @@ def plan_update(
             continue
         merges = maintenance.plan_small_merges(new, dead_at)
         if partitioner.index.maintenance == "adaptive":
+            if dead_rows is None:
+                dead_rows = manifest.dead_rows(dead_at)
+            all_stored = chosen
             columns = [cell[2] for cell in plan.touched if cell[:2] == (number, rows[number])]
-            chosen &= (arrays.row == rows[number]) & np.isin(arrays.column, columns, kind="sort")
-            merges += _plan_adaptive(plan, partitioner.index, manifest, chosen, new, merges, dead_at)
+            chosen = chosen & (arrays.row == rows[number]) & np.isin(arrays.column, columns, kind="sort")
+            merges += _plan_adaptive(plan, partitioner.index, manifest, chosen, new, merges, dead_at, dead_rows)
+            merges += _plan_removal(partitioner.index, manifest, all_stored, new, merges, dead_at, dead_rows)
         plan.merges += merges
     busy = {segment.id for merge in plan.merges for segment in merge.segments}
     plan.merges += maintenance.merge_each_cell((segment for segment in crowded if segment.id not in busy), dead_at)
-    left = {segment.id for segment in plan.replaced()}
-    plan.ended = [segment for segment in manifest.ended if segment.id in ended and segment.id not in left]
+    replaced = {segment.id for segment in plan.replaced()}
+    plan.ended = [segment for segment in manifest.ended if segment.id in ended and segment.id not in replaced]
     return plan
 
 
@@ -175,12 +180,9 @@ def _plan_adaptive(
     new: Sequence[Segment],
     merges: list[Merge],
     dead_at: int,
+    dead_rows: Int64s,
 ) -> list[Merge]:
     """What adaptive maintenance merges in the insertion row, besides `merges` of new segments; pays for it."""
-    if plan.dead is not None and plan.dead.slide == dead_at:
-        dead_rows = plan.dead.counts
-    else:
-        dead_rows = manifest.dead_rows(dead_at)
 
     def files(arrived: Manifest) -> FileArrays:
         arrays = manifest.arrays.filter(chosen).concat(arrived.arrays)
@@ -195,3 +197,24 @@ def _plan_adaptive(
     adaptive = maintenance.plan_adaptive_merges(rest, index, budget, batch_bytes, dead_at)
     plan.bucket = max(0, budget - sum(merge.cost for merge in adaptive))
     return adaptive
+
+
+def _plan_removal(
+    index: Index,
+    manifest: Manifest,
+    stored: Bools,
+    new: Sequence[Segment],
+    merges: Sequence[Merge],
+    dead_at: int,
+    dead_rows: Int64s,
+) -> list[Merge]:
+    """What adaptive maintenance merges of the whole layout to be rid of dead rows, besides other `merges`."""
+    arrays = manifest.arrays
+    busy = {segment.file for merge in merges for segment in merge.segments}
+    if busy:
+        stored = stored & np.array([segment.file not in busy for segment in manifest], bool)
+    if not stored.any():
+        return []
+    files = FileArrays.of(manifest.filter(stored), arrays.filter(stored), dead_rows[stored])
+    spent = sum(merge.cost for merge in merges)
+    return maintenance.plan_dead_merges(files, index, sum(segment.bytes for segment in new), spent, dead_at)

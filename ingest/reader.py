@@ -108,14 +108,14 @@ def read(
         where: A condition, in SQL or as a Column, that rows must meet; Spark reads only what it must.
         as_of: An earlier state of a stream with history: the number of a commit, or a time of the stream's clock.
     """
-    taken = SparkSnapshot(spark, warehouse, [stream], as_of)
+    snapshot = SparkSnapshot(spark, warehouse, [stream], as_of)
     try:
-        frame = taken.read(stream, window, columns, where)
-        described = taken._describe(stream, window, columns)
+        frame = snapshot.read(stream, window, columns, where)
+        described = snapshot._describe(stream, window, columns)
     except BaseException:
-        taken.close()
+        snapshot.close()
         raise
-    pin_frame(taken, frame, described)
+    pin_frame(snapshot, frame, described)
     return frame
 
 
@@ -255,9 +255,9 @@ def _release_unused_pins() -> None:
     while True:
         time.sleep(_POLL_SECONDS)
         with _guard:
-            held = dict(_pinned_reads)
+            pins = dict(_pinned_reads)
         unused = []
-        for number, pin in held.items():
+        for number, pin in pins.items():
             try:
                 if pin.is_unused():
                     unused.append(number)
@@ -355,8 +355,8 @@ def _narrow_selection(
     if ranges is None:
         return selection
     row_ranges = find_row_ranges(selection.segments, ranges, snapshot.directories, view.sorted_by)
-    kept = {row_range.segment.id for row_range in row_ranges if row_range.stop > row_range.start}
-    whole, edge = (tuple(s for s in segments if s.id in kept) for segments in (selection.whole, selection.edge))
+    matching = {row_range.segment.id for row_range in row_ranges if row_range.stop > row_range.start}
+    whole, edge = (tuple(s for s in segments if s.id in matching) for segments in (selection.whole, selection.edge))
     return Selection(selection.bounds, whole, edge)
 
 

@@ -224,11 +224,11 @@ class Answer(ShownAsTable):
         if self._used or self._reader is None:
             return self.schema.empty_table()
         reader = self._reader
-        taken: list[pa.RecordBatch] = []
-        while sum(batch.num_rows for batch in taken) < count and (batch := next(reader, None)) is not None:
-            taken.append(batch)
-        self._reader = pa.RecordBatchReader.from_batches(self.schema, chain(taken, reader))
-        return pa.Table.from_batches(taken, self.schema).slice(0, count)
+        batches: list[pa.RecordBatch] = []
+        while sum(batch.num_rows for batch in batches) < count and (batch := next(reader, None)) is not None:
+            batches.append(batch)
+        self._reader = pa.RecordBatchReader.from_batches(self.schema, chain(batches, reader))
+        return pa.Table.from_batches(batches, self.schema).slice(0, count)
 
     def _table(self) -> tuple[Sequence[str], Iterable[Sequence[Any]], str]:
         first = narrow_integers(self.peek(SHOWN_ROWS + 1))

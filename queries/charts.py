@@ -144,8 +144,8 @@ def _make_lines(rows: pa.Table, time: str, text: str | None, numbers: list[str],
                 lines.setdefault(key, [None] * len(labels))[place[instant]] = number
     if len(lines) > _MOST_SERIES:
         cut.append(f"{_MOST_SERIES} of {len(lines):,} lines")
-    kept = dict(list(lines.items())[:_MOST_SERIES])
-    return Chart("line", time, tuple(labels), {name: tuple(points) for name, points in kept.items()}, "; ".join(cut))
+    drawn = dict(list(lines.items())[:_MOST_SERIES])
+    return Chart("line", time, tuple(labels), {name: tuple(points) for name, points in drawn.items()}, "; ".join(cut))
 
 
 def is_number(kind: pa.DataType) -> bool:

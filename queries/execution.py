@@ -229,7 +229,7 @@ def prepare(
         pooled = cursor_pool.take_cursor(store, memory_limit)
         if shortcut is not None and shortcut.is_known:
             window = describe_window(shortcut.view, shortcut.reference)
-            rows = None if statement.explain else shortcut.answer(pooled.cursor)
+            rows = None if statement.explain else shortcut.answer()
             return PreparedStatement(
                 statement, pinned, pooled, (), (window,), context, borrowed=snapshot is not None,
                 version=pinned.version, shortcut=shortcut, answered=rows,
@@ -553,11 +553,11 @@ def _batches(
         except StopIteration:
             return None
 
-    lost = count_lost_pages()
+    lost_pages = count_lost_pages()
     while True:
         with _translating_errors(prepared, timeout):
             batch = run_interruptibly(prepared.cursor, following)
-        if count_lost_pages() != lost:  # DuckDB may have read zeros in the place of texts
+        if count_lost_pages() != lost_pages:  # DuckDB may have read zeros in the place of texts
             raise DamageError("a file of the warehouse became shorter while it was read; run 'windrow check'")
         if batch is None:
             prepared.finished = True
@@ -591,8 +591,8 @@ def translate_error(statement: Statement, error: BaseException, timeout: float |
     if isinstance(error, QueryError):
         return error
     message = str(error)
-    if lost := _NO_FILE.search(message):
-        return DamageError(f"file {lost[1]} is missing; run 'windrow check' to see what is affected")
+    if missing_file := _NO_FILE.search(message):
+        return DamageError(f"file {missing_file[1]} is missing; run 'windrow check' to see what is affected")
     if timeout is not None and "INTERRUPT" in message.upper():
         return QueryTimeoutError(f"the query was cancelled: it took longer than {timeout:g} s")
     return _explain_error(statement, error)

@@ -68,8 +68,8 @@ def answer_query(
     def step(name: str) -> None:
         if between is not None:
             between(name)
-        left = request.seconds_left()
-        PROCESS_GATE.pause(priority, MAX_PAUSE if left is None else min(left, MAX_PAUSE))
+        seconds = request.seconds_left()
+        PROCESS_GATE.pause(priority, MAX_PAUSE if seconds is None else min(seconds, MAX_PAUSE))
 
     deadline = None if timeout is None else time.monotonic() + timeout
     limit = None if timeout is None else Deadline(timeout)
@@ -126,11 +126,11 @@ def _fresh(request: QueryRequest) -> Answer:
     names = frozenset(reference.name.lower() for reference in statement.references)
     with Snapshot(request.store, alike=names, role=request.context.role) as last:
         names |= {summary.stream.lower() for summary in request.context.find_summaries(last, names).values()}
-    taken = take_fresh(request.store, names, request.context.role, SLIDE_HOOKS)
+    snapshot = take_fresh(request.store, names, request.context.role, SLIDE_HOOKS)
     try:
-        return _stream(request, "fresh", taken.close, taken)
+        return _stream(request, "fresh", snapshot.close, snapshot)
     except BaseException:
-        taken.close()
+        snapshot.close()
         raise
 
 
@@ -139,11 +139,11 @@ def _fresh(request: QueryRequest) -> Answer:
 
 def _serial(request: QueryRequest) -> Answer:
     """Hold the slide locks of the statement's streams until the answer is used up or closed."""
-    held = _lock_streams(request)
+    unlock = _lock_streams(request)
     try:
-        return _stream(request, "serial", held)
+        return _stream(request, "serial", unlock)
     except BaseException:
-        held()
+        unlock()
         raise
 
 
@@ -157,10 +157,10 @@ def _lock_streams(request: QueryRequest) -> Callable[[], None]:
             for number, name in sorted(_find_streams(store, request.text)):
                 path = store.lock_path(number)
                 path.parent.mkdir(exist_ok=True)
-                left = request.seconds_left()
+                seconds = request.seconds_left()
                 what = f"the slide of stream {name!r}"
                 stack.enter_context(
-                    locked(path, what, LOCK_SECONDS if left is None else left, store.sleep, shared=True)
+                    locked(path, what, LOCK_SECONDS if seconds is None else seconds, store.sleep, shared=True)
                 )
     except BaseException:
         stack.close()

@@ -197,13 +197,13 @@ def _describe(
     cursor = prepared.cursor
     expected = cursor.execute(f"DESCRIBE {prepared.statement.sql}", params).fetchall()
     groups, aggregates = parts.columns
-    done = ", ".join([*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)])
+    merged = ", ".join([*groups, *(f"finalize(combine_aggr({name})) AS {name}" for name in aggregates)])
     by = f" GROUP BY {', '.join(groups)}" if groups else ""
     cursor.execute(
         f"CREATE OR REPLACE TEMP TABLE {parts.prefix}empty AS SELECT * FROM ({parts.far}) LIMIT 0",
         select_parameters(params, parts.near_parameters),
     )
-    cursor.execute(f"CREATE OR REPLACE TEMP VIEW {parts.finished} AS SELECT {done} FROM {parts.prefix}empty{by}")
+    cursor.execute(f"CREATE OR REPLACE TEMP VIEW {parts.finished} AS SELECT {merged} FROM {parts.prefix}empty{by}")
     actual = cursor.execute(f"DESCRIBE {parts.final}", select_parameters(params, parts.final_parameters)).fetchall()
     if [row[1] for row in expected] != [row[1] for row in actual]:
         raise CannotSplitError("its pieces have other types")

@@ -5,7 +5,7 @@ Execution knows neither periodic queries nor views; whoever asks for an answer p
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -70,7 +70,7 @@ class Shortcut(Protocol):
         """Whether no row need be read at all."""
         ...
 
-    def answer(self, cursor: Any) -> pa.Table:
+    def answer(self) -> pa.Table:
         """The answer, if it is known."""
         ...
 

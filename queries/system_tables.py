@@ -108,8 +108,8 @@ def build_table(snapshot: Snapshot, records: CatalogRecords, name: str) -> pa.Ta
         rows = [row for view in _views(snapshot) for row in show(view, records)]
         if name == "relations":
             rows = [row for row in rows if snapshot.role.sees(row["name"])]
-            seen = filter(snapshot.role.sees, snapshot.tables)
-            rows += [{"name": table, "kind": "table"} for table in seen]
+            visible = filter(snapshot.role.sees, snapshot.tables)
+            rows += [{"name": table, "kind": "table"} for table in visible]
             rows += [{"name": entry.name, "kind": "results"} for entry, _ in records.queries]
         if not snapshot.role.sees_counts:
             rows = [row | dict.fromkeys(_COUNTS & row.keys()) for row in rows]

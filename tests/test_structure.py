@@ -36,7 +36,7 @@ LAYER = {"native": 0, "indexes": 1, "warehouse": 2, "ingest": 3, "queries": 3, "
 """The service, in warehouse/, stands above all."""
 TOP_FOLDERS = ("warehouse", "indexes", "ingest", "native", "queries")
 
-SUBPACKAGES = ("engine", "sql", "planner", "", "views", "synopses", "periodic")
+SUBPACKAGES = ("engine", "sql", "planner", "", "synopses", "views", "periodic")
 """Of queries/, from below to above; the modules directly in it are execution."""
 
 # Errors are everybody's words. The module imports nothing of ours, so it stands below all layers.

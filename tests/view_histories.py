@@ -1,4 +1,4 @@
-"""Histories of two streams and five views: operations that can be repeated, and the expected state after each."""
+"""Histories of two streams and six views: operations that can be repeated, and the expected state after each."""
 
 import datetime as dt
 import random
@@ -23,6 +23,8 @@ VIEWS = {
     "thrice": "SELECT p.*, b.x AS cx FROM pairs p JOIN b USING (k)",
     "keys": "SELECT k FROM a UNION SELECT k FROM b",
     "lonely": "SELECT a.k, a.x FROM a [WINDOW 5 MINUTES] ANTI JOIN b [WINDOW 1 MINUTE] ON a.k = b.k AND b.x > 0",
+    "totals": "SELECT a.k, count(*) AS n, sum(a.x) AS total, max(b.x) AS most "
+    "FROM a JOIN b [WINDOW 4 MINUTES] ON a.k = b.k GROUP BY a.k HAVING count(*) > 1",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "pairs": {"key": "k", "index": windrow.Index("round-robin", 2, 2, maintenance="rebuild")},
@@ -124,7 +126,24 @@ class ExpectedViews:
                 view.follow()
 
     def state(self) -> dict[str, Any]:
-        return {name: (view.clock, dict(view.live())) for name, view in self.views.items()}
+        states = {name: (view.clock, dict(view.live())) for name, view in self.views.items()}
+        return states | {"totals": (self.views["pairs"].clock, self._totals())}
+
+    def _totals(self) -> dict[Any, int]:
+        """The groups of the pairs that there are."""
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for (values, *_), count in self.views["pairs"].live().items():
+            groups.setdefault(dict(values)["k"], []).extend([dict(values)] * count)
+        return {
+            (
+                ("k", k),
+                ("n", len(pairs)),
+                ("total", sum(pair["ax"] for pair in pairs)),
+                ("most", max(pair["bx"] for pair in pairs)),
+            ): 1
+            for k, pairs in groups.items()
+            if len(pairs) > 1
+        }
 
 
 def state(wh: Any) -> dict[str, Any]:
@@ -132,7 +151,10 @@ def state(wh: Any) -> dict[str, Any]:
     states = {}
     for name in VIEWS:
         now = wh.now(name)
-        states[name] = (None if now is None else micros(now), dict(read_view(wh, name, distinct=name == "keys")))
+        states[name] = (
+            None if now is None else micros(now),
+            dict(read_view(wh, name, distinct=name in ("keys", "totals"))),
+        )
     return states
 
 

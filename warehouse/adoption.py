@@ -141,8 +141,8 @@ def _copy(root: Path, opened: Catalog, target: Path, files: FileSystem) -> Owner
     hidden = target.with_name(f".{target.name}.adopting")
     hidden.parent.mkdir(parents=True, exist_ok=True)
     make_folder(hidden)
-    held = LockedFile.claim(hidden / "owner.lock")
-    if held is None:
+    lock = LockedFile.claim(hidden / "owner.lock")
+    if lock is None:
         raise BusyError(f"another process is just adopting {root}; wait until it has ended")
     owner = Owner(uuid.uuid4().hex, str(root))
     try:
@@ -169,7 +169,7 @@ def _copy(root: Path, opened: Catalog, target: Path, files: FileSystem) -> Owner
         shutil.rmtree(hidden, ignore_errors=True)
         raise
     finally:
-        held.close()
+        lock.close()
     return owner
 
 

@@ -144,8 +144,8 @@ def _read_measurements(store: Store, tables: Tables, stream: str) -> _Measuremen
 
 def measure_workload(measured: _Measurements) -> Workload:
     """The workload of a stream, as the catalog has it."""
-    taken = np.array([slide.inserted for slide in measured.slides], float)
-    rows = float(taken.mean())
+    inserted = np.array([slide.inserted for slide in measured.slides], float)
+    rows = float(inserted.mean())
     stored = sum(segment.rows for segment in measured.segments)
     row_bytes = sum(segment.bytes for segment in measured.segments) / stored if stored else 100.0
     usage = measured.usage
@@ -154,7 +154,7 @@ def measure_workload(measured: _Measurements) -> Workload:
         rows=max(1.0, rows),
         row_bytes=row_bytes,
         lives=_measure_lifetimes(measured),
-        spread=float(taken.std() / rows) if rows else 0.0,
+        spread=float(inserted.std() / rows) if rows else 0.0,
         files=_files_per_slide(measured),
         probes=usage.probes / slides,
         scans=usage.scans / slides,
@@ -246,7 +246,7 @@ def _explain_choice(workload: Workload, current: Estimate, best: Estimate) -> st
     if best.index == current.index:
         return f"with {shape} and {load}, nothing that was compared costs less than {best.index}"
     saved = max(parts, key=lambda name: parts[name])
-    lost = min(parts, key=lambda name: parts[name])
+    costliest = min(parts, key=lambda name: parts[name])
     less = f"{saved} cost {parts[saved]:,.1f} ms less"
-    more = f", {lost} {-parts[lost]:,.1f} ms more" if parts[lost] < -0.05 else ""
+    more = f", {costliest} {-parts[costliest]:,.1f} ms more" if parts[costliest] < -0.05 else ""
     return f"with {shape} and {load}, {less} with {best.index}{more}"

@@ -6,12 +6,12 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from windrow.arguments import find_first_failing
 from windrow.errors import SchemaError
 from windrow.formats.durations import to_durations
 from windrow.formats.timestamps import parse_iso
+from windrow.indexes.arrow_arrays import compute as pc
 from windrow.value_checks import check_values, is_checked, is_list_view, to_plain_list, without_list_view
 
 

@@ -257,9 +257,9 @@ def _make_pause(store: Store) -> Callable[[float], None]:
 
 def _remove_locks(folder: Path) -> None:
     """Remove what opening a copied catalog has left beside it."""
-    for left in folder.iterdir():
-        if left.name != "data.mdb":
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for entry in folder.iterdir():
+        if entry.name != "data.mdb":
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 class _Transfer:
@@ -456,7 +456,7 @@ def verify_backup(path: str | os.PathLike[str], progress: Progress | None = None
     """
     root = check_path(path).absolute()
     manifest = read_manifest(root)
-    problems, done = [], 0
+    problems, bytes_read = [], 0
     with disk_errors(f"reading the backup {root}"):
         for name, file in manifest.files.items():
             if not (root / name).is_file():
@@ -465,8 +465,8 @@ def verify_backup(path: str | os.PathLike[str], progress: Progress | None = None
                 problems.append(f"file {name} has {size} bytes, {file.bytes} were written")
             elif compute_digest(root / name) != file.digest:
                 problems.append(f"file {name} does not have the checksum with which it was written")
-            done += file.bytes
-            (progress or (lambda _: None))(done)
+            bytes_read += file.bytes
+            (progress or (lambda _: None))(bytes_read)
     return VerifyReport(tuple(problems), len(manifest.files), manifest.bytes)
 
 

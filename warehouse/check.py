@@ -67,9 +67,9 @@ class _FileRecords:
 def check_warehouse(store: Store, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Verify the warehouse as of one commit; writers and readers may go on meanwhile."""
     tell_progress = progress or (lambda _: None)
-    lost = store.catalog.read(_check_catalog)
-    if lost:  # nothing else can be judged by such records
-        return CheckReport(tuple(lost), 0, 0, 0, 0)
+    damage = store.catalog.read(_check_catalog)
+    if damage:  # nothing else can be judged by such records
+        return CheckReport(tuple(damage), 0, 0, 0, 0)
     present = set(data_files(store.root))
     alive = find_living_writers(store.root)
     with Snapshot(store) as snapshot:
@@ -147,14 +147,14 @@ def _unnamed(store: Store, files: list[str], present: set[str]) -> tuple[list[st
             named, marked, why = read_files(tables)
     else:
         named, marked, why = store.catalog.read(read_files)
-    left = [file for file in files if file not in named and (store.root / file).exists()]
-    if why is not None and left:
-        return [f"{len(left)} files, such as {left[0]}, are named by no record: {why}"], 0
+    unnamed = [file for file in files if file not in named and (store.root / file).exists()]
+    if why is not None and unnamed:
+        return [f"{len(unnamed)} files, such as {unnamed[0]}, are named by no record: {why}"], 0
     return [
         f"file {file} is named by no record and its writer is dead; 'windrow gc' marks it, and removes it an hour later"
-        for file in left
+        for file in unnamed
         if file not in marked
-    ], len(marked.intersection(left))
+    ], len(marked.intersection(unnamed))
 
 
 def _check_catalog(tables: Tables) -> list[str]:

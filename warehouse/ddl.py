@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
-from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState
+from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState, ViewEntry
 from windrow.catalog.segment_log import forget_dropped
 from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
@@ -110,6 +110,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             )
         _refuse_if_viewed(tables, entry)
         stream = catalog_key(entry.id)
+        plan: ViewEntry | None = tables.get("plans", stream)
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
         segments += [segment.id for _, record in list_files(tables, stream) for segment in record.segments]
@@ -155,14 +156,18 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
 
             remove_log(store, entry.id, name)
     _log.info("dropped %s %s", "view" if view else "stream", name)
+    if plan is not None and plan.grouped is not None and not plan.partials_of:
+        for partials in plan.inputs:
+            drop_stream(store, partials, timeout, view=True)
 
 
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
     """Refuse to drop a stream that views are derived from."""
-    views = [
-        tables.get("plans", catalog_key(decode_last_int(key))).name
+    plans = [
+        tables.get("plans", catalog_key(decode_last_int(key)))
         for key, _ in tables.raw_items("views", catalog_key(entry.id))
     ]
+    views = [plan.partials_of or plan.name for plan in plans]
     if views:
         raise InUseError(
             f"{entry.definition.name!r} is needed by the view{'s' if len(views) > 1 else ''} {', '.join(views)}; "
@@ -289,8 +294,8 @@ def _change_lifetime(
         _check_lifetime(old, length)
     floor = old.floor
     if state.slide is not None and old.lifetime is not None and (length is None or length > old.lifetime):
-        lost = old.model.slot_end(state.slide) - old.lifetime
-        floor = lost if floor is None else max(floor, lost)
+        expired_until = old.model.slot_end(state.slide) - old.lifetime
+        floor = expired_until if floor is None else max(floor, expired_until)
     return replace(old, lifetime=length, floor=floor)
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -21,7 +22,6 @@ from windrow.catalog.segment_log import exchange_segments, find_torn_files, load
 from windrow.errors import WindrowError
 from windrow.files import disk_errors
 from windrow.history import find_cutoff, give_up, keep_expired
-from windrow.history_merge import TASK as HISTORY_TASK
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.end_overrides import can_merge
 from windrow.indexes.manifest import Manifest
@@ -31,11 +31,13 @@ from windrow.indexes.segments import Segment
 from windrow.layouts import drop_empty_layouts
 from windrow.locks import locked
 from windrow.reclaim import find_holders, remove_replaced
-from windrow.segment_files import Placement, StagedFile, StagedWriter, publish_files, record_placed
 from windrow.slide_hooks import SlideHook, find_removal_limit
 from windrow.snapshot import StreamSnapshot
 from windrow.store import Store
 from windrow.times import format_duration, format_time
+
+if TYPE_CHECKING:
+    from windrow.segment_files import StagedFile
 
 _STEP_BYTES = 64 << 20
 """Bytes of files that one step writes anew; a file is written whole. Not measured: it bounds what a slide waits for."""
@@ -207,7 +209,9 @@ def keep_limit(store: Store, stream: str, hooks: Sequence[SlideHook]) -> LimitRe
                     while (size := _erase_step(store, name, hooks, ahead=False)) is not None:
                         written += size
                 if store.catalog.read(partial(_has_overdue_remains, store, name)):
-                    background_of(store).drop(HISTORY_TASK)  # which pins what it reads
+                    from windrow.history_merge import TASK  # status reads this module and writes nothing
+
+                    background_of(store).drop(TASK)  # which pins what it reads
                     remove_replaced(store)  # which else is left to the next slide
                 _offer(store, name, hooks)
     except WindrowError as error:
@@ -341,6 +345,8 @@ def _erase_step(store: Store, name: str, hooks: Sequence[SlideHook], *, ahead: b
         _write(store, contents, dead, choose_dead) if definition.history is not None else None,
     ]
     written = [file for file in staged if file is not None]
+    from windrow.segment_files import publish_files
+
     names = publish_files(store, written, store.stream_folder(name) / "segments", "limit")
     store.files.reach("limit.committing")
     with store.write_with_files(names) as tables:
@@ -353,11 +359,13 @@ def _erase_step(store: Store, name: str, hooks: Sequence[SlideHook], *, ahead: b
 
 def _write(
     store: Store, contents: _Contents, segments: Sequence[Segment], choose: Callable[[pa.Table], pa.Table]
-) -> StagedFile | None:
+) -> "StagedFile | None":
     """The rows of segments that `choose` leaves, in a file of their own; None if there are none."""
     entry, state, schema = contents.entry, contents.state, contents.entry.definition.stored_schema
     drafts, places = [], []
     past = {segment.id for segment in contents.history}
+    from windrow.segment_files import Placement, StagedWriter
+
     with StagedWriter(store) as file:
         output = file.write_segments(entry, state.layout, schema)
         for segment in segments:
@@ -377,9 +385,11 @@ def _record(
     contents: _Contents,
     cells: list[Segment],
     past: list[Segment],
-    staged: Sequence[StagedFile | None],
+    staged: "Sequence[StagedFile | None]",
 ) -> None:
     entry, stream = contents.entry, catalog_key(contents.entry.id)
+    from windrow.segment_files import record_placed
+
     live, kept, dead = (record_placed(tables, entry.id, file) for file in staged)
     exchange_segments(tables, entry.id, live, cells)
     remaining = contents.segments.replace({segment.id for segment in cells}, live)

@@ -260,9 +260,9 @@ def _claim_folder(folder: Path) -> LockedFile:
             if not folder.parent.is_dir():
                 raise
             continue  # somebody cleaned it up right after it was made
-        held = LockedFile.claim(folder / _OWNER_FILE)
-        if held is not None:
-            return held
+        lock = LockedFile.claim(folder / _OWNER_FILE)
+        if lock is not None:
+            return lock
 
 
 class SpillFolder:
@@ -310,10 +310,10 @@ def remove_dead_staging(root: Path) -> int:
     for entry in staging.iterdir() if staging.is_dir() else ():
         if not _WRITER_NAME.fullmatch(entry.name):
             continue
-        held = LockedFile.claim(entry / _OWNER_FILE)  # a writer that is just being made will make its folder again
-        if held is not None:
+        lock = LockedFile.claim(entry / _OWNER_FILE)  # a writer that is just being made will make its folder again
+        if lock is not None:
             shutil.rmtree(entry, ignore_errors=True)
-            held.close()
+            lock.close()
             removed += 1
     return removed
 

@@ -138,9 +138,9 @@ class Ledger:
         """A source failed at `progress`: open what no gap of its failures holds up to `now`, be it open or closed."""
         gaps = (*self.open.values(), *_read(self._tables, self._stream, closed=True))
         failures = (gap for gap in gaps if gap.kind == "failed" and gap.source == source)
-        held = sorted((EVER if gap.start is None else gap.start, gap.end) for gap in failures)
+        failed_spans = sorted((EVER if gap.start is None else gap.start, gap.end) for gap in failures)
         reach = EVER if progress is None else progress
-        for start, end in (*held, (now, now)):
+        for start, end in (*failed_spans, (now, now)):
             if start > reach:
                 self.add("failed", source, None if reach == EVER else reach, start, cause)
             reach = max(reach, end)
@@ -170,12 +170,12 @@ class Ledger:
         for gap in [gap for gap in self.open.values() if gap.end <= horizon]:
             self._tables.delete("gaps", catalog_key(self._stream, 0, gap.id))
             del self.open[gap.id]
-        gone: list[bytes] = []
+        obsolete: list[bytes] = []
         for key, gap in self._tables.items("gaps", catalog_key(self._stream, 1)):
-            if gap.end > horizon or len(gone) == _PRUNED_AT_ONCE:
+            if gap.end > horizon or len(obsolete) == _PRUNED_AT_ONCE:
                 break
-            gone.append(key)
-        for key in gone:
+            obsolete.append(key)
+        for key in obsolete:
             self._tables.delete("gaps", key)
 
 

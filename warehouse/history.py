@@ -131,8 +131,8 @@ def _forget_versions(tables: Tables, entry: StreamEntry, state: StreamState, cut
     for key in [key for key, _ in tables.raw_items("past_definitions", stream) if decode_last_int(key) <= last]:
         tables.delete("past_definitions", key)
     if any(commit <= last for commit, _ in state.revoked):
-        left = tuple(each for each in state.revoked if each[0] > last)
-        tables.put("states", stream, replace(state, revoked=left))
+        remaining = tuple(each for each in state.revoked if each[0] > last)
+        tables.put("states", stream, replace(state, revoked=remaining))
 
 
 def drop_history(tables: Tables, stream: int) -> None:
@@ -157,8 +157,8 @@ def change_history(tables: Tables, old: StreamEntry, new: StreamDefinition, stat
         return state
     cutoff = find_cutoff(old, state)
     if new.history is None:
-        left = [record.segment for _, record in tables.items("history", catalog_key(old.id)) if record.gone is None]
-        state = give_up(tables, old, state, left) if left else state
+        expired = [record.segment for _, record in tables.items("history", catalog_key(old.id)) if record.gone is None]
+        state = give_up(tables, old, state, expired) if expired else state
         for table in ("stream_versions", "past_definitions"):
             tables.delete_prefix(table, catalog_key(old.id))
         return replace(state, history_from=None, revoked=())
@@ -202,9 +202,9 @@ def forget_past_tables(tables: Tables) -> None:
 
 def retire_versions(tables: Tables, versions: Sequence[TableEntry]) -> None:
     """Let the files of replaced versions go, unless views or an earlier commit can still meet them."""
-    kept = {past.entry.file for _, past in tables.items("past_tables") if past.entry is not None}
-    kept |= {version.file for _, version in tables.items("versions")}
-    retire_files(tables, [version.file for version in versions if version.file not in kept])
+    needed = {past.entry.file for _, past in tables.items("past_tables") if past.entry is not None}
+    needed |= {version.file for _, version in tables.items("versions")}
+    retire_files(tables, [version.file for version in versions if version.file not in needed])
 
 
 def _first_versions(tables: Tables) -> Iterable[int]:

@@ -116,8 +116,8 @@ def _show_version(tables: Tables, view: StreamSnapshot, version: int, past: Past
     if altered:
         segments = [_as_then(_restate(segment, definition), shown.slide, now) for segment in segments]
     before = compute_seq_base(shown.ordinal + 1, 0)
-    made = _make(view, definition, segments, changes, before=before)
-    return replace(made, gaps=gaps, revoked=revoked)
+    shown_then = _make(view, definition, segments, changes, before=before)
+    return replace(shown_then, gaps=gaps, revoked=revoked)
 
 
 def _make(
@@ -361,7 +361,7 @@ def past_view(snapshot: Snapshot, stream: str, past: Past) -> StreamSnapshot:
     past_stream = find_past(snapshot.store, view, snapshot.version, past)
     if not role.is_restricted:
         return past_stream
-    seen = restrict_views(role, {view.name: past_stream}).get(view.name)
-    if seen is None:
+    visible = restrict_views(role, {view.name: past_stream}).get(view.name)
+    if visible is None:
         raise UnknownStreamError(f"there is no stream {stream!r}")
-    return seen
+    return visible

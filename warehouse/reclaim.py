@@ -154,13 +154,28 @@ def begin_removal(store: Store) -> Removal:
     The disk takes long to remove very large files, so nobody waits for those: their records stay until a later commit
     finds the files gone. A process that ends before they are leaves both, for the next slide or `gc`.
     """
-    ready = [(key, record) for key, record in find_reclaimable(store) if key not in store.removals]
-    large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
-    small = [item for item in ready if item not in large]
+    small, large = _split_by_size(store)
     store.removals.update(key for key, _ in large)
     if large:
         store.run_slow_in_background(_remove_large, store, large)
     return Removal(small, store.run_in_background(remove_files, store, small) if small else None)
+
+
+def _split_by_size(store: Store) -> tuple[list[tuple[bytes, ReclaimEntry]], list[tuple[bytes, ReclaimEntry]]]:
+    """What is ready to go: what is removed soon, and what takes long."""
+    ready = [(key, record) for key, record in find_reclaimable(store) if key not in store.removals]
+    large = [item for item in ready if _remaining_bytes(store, item[1]) > _LARGE_BYTES]
+    return [item for item in ready if item not in large], large
+
+
+def remove_replaced_files(store: Store) -> None:
+    """Remove what the last commit has replaced and no reader needs; the next slide settles the records.
+
+    Until then the files would take as much space as those in their place. Very large ones are left to that slide.
+    """
+    small, _ = _split_by_size(store)
+    with contextlib.suppress(OSError):  # they wait for the next slide
+        remove_files(store, small)
 
 
 def _remove_large(store: Store, large: list[tuple[bytes, ReclaimEntry]]) -> None:
@@ -261,9 +276,9 @@ def collect_garbage(store: Store) -> GcReport:
         remove_files(store, ready)
         with store.catalog.write() as tables:
             settled = forget_reclaimed(store, tables, ready)
-        gone = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
-        removed += len(gone)
-        size += sum(before.get(file, 0) for file in gone)
+        vanished = [file for _, record in ready for file in record.files if not (store.root / file).exists()]
+        removed += len(vanished)
+        size += sum(before.get(file, 0) for file in vanished)
         store.files.reach("reclaim.committed")
         if not settled:
             break
@@ -292,12 +307,12 @@ def collect_garbage(store: Store) -> GcReport:
 def find_holders(store: Store) -> tuple[str, ...]:
     """In words, who keeps replaced things that could not be removed."""
     _, pins = find_oldest_pin(store)
-    held = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
+    holders = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
     if store.catalog.read(find_oldest_hold) is not None:
-        held.append("slides that wait for periodic queries")
+        holders.append("slides that wait for periodic queries")
     if store.catalog.read(find_oldest_published):
-        held.append("published versions, until their hold is over")
-    return tuple(held) or ("files that could not be removed",)
+        holders.append("published versions, until their hold is over")
+    return tuple(holders) or ("files that could not be removed",)
 
 
 def _reclaimable_sizes(store: Store) -> dict[str, int]:
@@ -339,10 +354,10 @@ def _forget_rejected(store: Store) -> int:
     with store.catalog.write() as tables:
         for _, entry in list(tables.items("streams")):
             state = tables.get("states", catalog_key(entry.id))
-            kept = forget_old_rejected(tables, entry, state, now)
-            if kept is not state:
-                tables.put("states", catalog_key(entry.id), kept)
-                rows += state.rejected - kept.rejected
+            remaining = forget_old_rejected(tables, entry, state, now)
+            if remaining is not state:
+                tables.put("states", catalog_key(entry.id), remaining)
+                rows += state.rejected - remaining.rejected
     return rows
 
 

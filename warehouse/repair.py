@@ -208,13 +208,13 @@ def _make_context(
 ) -> SlideContext:
     """The stream where it stands, with what will be in its cells."""
     entry, state = contents.entry, contents.state
-    lost = {file.name for file in damaged}
+    damaged_files = {file.name for file in damaged}
     numbers = itertools.count(-(1 << 40), -1)  # stand-ins
     placed = (
         [make_segment(saved, draft, next(numbers), place)
          for draft, place in zip(saved.drafts, saved.placements, strict=True)] if saved else []
     )  # fmt: skip
-    segments = (*(segment for segment in contents.segments if segment.file not in lost), *placed)
+    segments = (*(segment for segment in contents.segments if segment.file not in damaged_files), *placed)
     slide = state.slide or 0  # before the first slide no view has rows
     return SlideContext(
         entry, state, slide, entry.definition.model.slot_end(slide), state.ordinal, (), segments, timeout=timeout
@@ -254,24 +254,24 @@ def _record(
     store: Store, tables: Tables, contents: _Contents, damaged: list[_DamagedFile], saved: StagedFile | None
 ) -> list[int]:
     entry, stream = contents.entry, catalog_key(contents.entry.id)
-    gone = [segment for file in damaged if file.spooled is None for segment in file.segments]
+    damaged_segments = [segment for file in damaged if file.spooled is None for segment in file.segments]
     placed = record_placed(tables, entry.id, saved)
     past = {segment.id for segment in contents.history}
-    gone = [segment for segment in gone if segment.id not in past]
-    exchange_segments(tables, entry.id, placed, gone)
+    damaged_segments = [segment for segment in damaged_segments if segment.id not in past]
+    exchange_segments(tables, entry.id, placed, damaged_segments)
     for file in damaged:
         if file.spooled is not None:
             _replace_spooled(tables, entry.id, contents, file)
     _, state = find_stream(tables, entry.definition.name)  # read again: appends may have changed it since we looked
-    remaining = contents.segments.replace({segment.id for segment in gone}, placed)
+    remaining = contents.segments.replace({segment.id for segment in damaged_segments}, placed)
     torn = find_torn_files(state.torn, (), placed, remaining)
-    state = replace(note_change(state, tables.version, placed, gone, remaining), torn=torn)
+    state = replace(note_change(state, tables.version, placed, damaged_segments, remaining), torn=torn)
     lost_history = [s for file in damaged if file.spooled is None for s in file.segments if s.id in past]
     state = give_up(tables, entry, state, lost_history) if lost_history else state
     if lost := sum(file.lost for file in damaged if file.spooled is None):
         state = revoke(entry, state, tables.version, f"{lost} rows of damaged files were given up")
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))
-    _forget_in_holds(tables, entry.definition.name, {segment.id for segment in gone})
+    _forget_in_holds(tables, entry.definition.name, {segment.id for segment in damaged_segments})
     tables.delete_prefix("synopses", stream)  # they know lost rows; whoever asked for the repair has them filled again
     ledger = Ledger(tables, entry, state.ordinal, store.clock())
     return [_add_gap(ledger, entry, file).id for file in damaged if file.lost]

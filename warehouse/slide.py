@@ -38,7 +38,7 @@ from windrow.indexes.segments import Histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
 from windrow.layouts import add_layout, drop_empty_layouts
 from windrow.locks import locked
-from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed
+from windrow.reclaim import begin_removal, forget_old_rejected, forget_reclaimed, remove_replaced_files
 from windrow.relayout import move_after_slide
 from windrow.row_spool import WaitingRows, list_files, list_waiting, note_arrivals
 from windrow.segment_files import (
@@ -229,6 +229,8 @@ class Slide:
         )  # fmt: skip
         with prepare_contributions(store, inputs.hooks, context) as contributions:
             record = self._commit(inputs, update, now, contributions, started)
+        if record.rebuilt:
+            remove_replaced_files(store)
         figures = {name: getattr(record, name) for name in _REPORTED}
         seconds = time.perf_counter() - started
         return SlideReport(stream=self.stream, now=to_datetime(now), seconds=seconds, moved=True, **figures)

@@ -87,13 +87,13 @@ def _take_few(data: Any, stream: str, most: int) -> tuple[pa.Table | pa.RecordBa
     if most <= 0:
         return None, data
     reader = arrow_input.open_reader(data, f"stream {stream!r}")
-    taken, rows = [], 0
+    batches, rows = [], 0
     for batch in reader:
-        taken.append(batch)
+        batches.append(batch)
         rows += batch.num_rows
         if rows > most:
-            return None, pa.RecordBatchReader.from_batches(reader.schema, chain(taken, reader))
-    table = pa.Table.from_batches(taken, reader.schema)
+            return None, pa.RecordBatchReader.from_batches(reader.schema, chain(batches, reader))
+    table = pa.Table.from_batches(batches, reader.schema)
     return (table if rows else None), table
 
 

@@ -144,9 +144,9 @@ class StreamSnapshot:
             after = max(oldest) if oldest else find_start(self.gaps, bounds.upto)
         if not oldest or after >= max(oldest) or after >= bounds.upto:
             return measure(self.gaps, after, bounds.upto)
-        kept = "the lifetime was lengthened later" if definition.floor == max(oldest) else "rows live no longer"
+        reason = "the lifetime was lengthened later" if definition.floor == max(oldest) else "rows live no longer"
         end = times.to_datetime(min(bounds.upto, max(oldest)))
-        expired = Gap(None, self.name, None, times.to_datetime(after), end, "expired", kept)
+        expired = Gap(None, self.name, None, times.to_datetime(after), end, "expired", reason)
         return measure(self.gaps, after, bounds.upto, expired)
 
     def check_kept(self, length: int, start: int | None, what: str = "a window of {}") -> None:
@@ -330,15 +330,15 @@ class Snapshot:
         An earlier slide's windows have the rows that are known by now; those that have expired since are missing. It
         is open as long as this snapshot is.
         """
-        seen = Snapshot.__new__(Snapshot)
-        seen.store, seen.version, seen.tables, seen.role = self.store, self.version, self.tables, self.role
-        seen._views = dict(self._views)
+        other = Snapshot.__new__(Snapshot)
+        other.store, other.version, other.tables, other.role = self.store, self.version, self.tables, self.role
+        other._views = dict(self._views)
         for name, (slide, calendar) in clocks.items():
             view = self.view(name)
             state = view.state if slide is None else structs.replace(view.state, slide=slide)
-            seen._views[name] = replace(view, state=state, calendar=calendar)
-        seen._release = self._release
-        return seen
+            other._views[name] = replace(view, state=state, calendar=calendar)
+        other._release = self._release
+        return other
 
     @staticmethod
     def _pin(store: Store, version: int | None = None) -> Pin | None:
@@ -380,12 +380,12 @@ class Snapshot:
 
     def with_views(self, views: dict[str, StreamSnapshot], role: Role) -> "Snapshot":
         """The same commit with other views of its streams; it holds the same pin."""
-        seen = Snapshot.__new__(Snapshot)
-        seen.store, seen.version, seen.role, seen._views = self.store, self.version, role, views
-        seen.tables = {name: table for name, table in self.tables.items() if role.sees(name)}
-        seen._base = self  # which lets go of the pin when nobody needs it any more
-        seen._release = self._release
-        return seen
+        other = Snapshot.__new__(Snapshot)
+        other.store, other.version, other.role, other._views = self.store, self.version, role, views
+        other.tables = {name: table for name, table in self.tables.items() if role.sees(name)}
+        other._base = self  # which lets go of the pin when nobody needs it any more
+        other._release = self._release
+        return other
 
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""

@@ -167,7 +167,7 @@ class Store:
         try:
             if self.remote is not None:
                 self.remote.upload(names)
-            self.files.reach("objects.uploaded")
+                self.files.reach("objects.uploaded")
             with self.catalog.write() as tables:
                 if self.remote is None and names and is_in_store(tables):
                     raise StorageError(

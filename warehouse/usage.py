@@ -71,8 +71,8 @@ class UsageCounters:
     def _take_counters(self, stream: int | None) -> dict[int, _StreamCounters]:
         with self._guard:
             if stream is None:
-                taken, self._counters, self._pending = self._counters, {}, 0
-                return taken
+                counters, self._counters, self._pending = self._counters, {}, 0
+                return counters
             return {stream: self._counters.pop(stream, _StreamCounters())}
 
     def record_if_many(self, catalog: Catalog, limit: int = COMMIT_EVERY) -> None:

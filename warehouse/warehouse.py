@@ -789,8 +789,8 @@ class Warehouse(StreamChanges):
             as_of: The number of an earlier commit, which each answer has as its `version`: what streams with history,
                 and tables, were then.
         """
-        taken = Snapshot(self._store, streams)
-        return taken if as_of is None else taken.as_of(as_of)
+        snapshot = Snapshot(self._store, streams)
+        return snapshot if as_of is None else snapshot.as_of(as_of)
 
     def sql(
         self,

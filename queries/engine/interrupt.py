@@ -74,10 +74,10 @@ class Deadline:
         self._late = outcome
         _late_calls.add(outcome)
 
-        def ended(done: "Future[T]") -> None:
-            _late_calls.discard(done)
-            if discard is not None and done.exception() is None:
-                discard(done.result())
+        def ended(future: "Future[T]") -> None:
+            _late_calls.discard(future)
+            if discard is not None and future.exception() is None:
+                discard(future.result())
 
         outcome.add_done_callback(ended)
 

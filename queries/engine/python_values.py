@@ -168,7 +168,9 @@ def _convert_times(column: pa.Array) -> list[Any] | None:
         python_values = [value.replace(tzinfo=zone) for value in python_values]
     if column.null_count:
         missing = column.view(pa.int32() if unit == "D" else pa.int64()).to_pylist()
-        python_values = [None if given is None else value for value, given in zip(python_values, missing, strict=True)]
+        python_values = [
+            None if stored is None else value for value, stored in zip(python_values, missing, strict=True)
+        ]
     return python_values
 
 

@@ -21,7 +21,6 @@ import pyarrow as pa
 from windrow.catalog.records import QueryEntry
 from windrow.errors import QueryError, QueryTimeoutError, WindrowError
 from windrow.queries import execution
-from windrow.queries.engine import instance
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.interrupt import Deadline
 from windrow.queries.periodic import shared_evaluation
@@ -32,6 +31,7 @@ from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING
 from windrow.queries.periodic.shared_rows import SharedRows
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, YIELDING
 from windrow.queries.statement_context import Shortcut
+from windrow.queries.synopses import summaries
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -99,6 +99,8 @@ def answer_due(
 
 def _find_shortcuts(snapshot: Snapshot, queries: Sequence[QueryEntry]) -> dict[str, Shortcut]:
     """The queries that summaries answer, by name."""
+    if not summaries.are_there(snapshot.store):
+        return {}
     found = ((query.name, PERIODIC_CONTEXT.find_shortcut(snapshot, query.sql, query.params)) for query in queries)
     return {name: shortcut for name, shortcut in found if shortcut is not None}
 
@@ -108,9 +110,7 @@ def _answer_by_shortcut(store: Store, snapshot: Snapshot, query: QueryEntry, sho
     started = time.perf_counter()
     if not shortcut.is_known:
         return replace(_RowStatements(store, snapshot, None).answer(query, None), how=FROM_SUMMARY)
-    with instance.open_cursor(store) as cursor:
-        rows = shortcut.answer(cursor)
-    return RunAnswer(query.name, rows, None, time.perf_counter() - started, FROM_SUMMARY)
+    return RunAnswer(query.name, shortcut.answer(), None, time.perf_counter() - started, FROM_SUMMARY)
 
 
 def answer_from_rows(
@@ -198,7 +198,7 @@ class _RowStatements:
             return None
         with _RunningStatement(pooled.cursor, query.timeout) as running:
             try:
-                return self.shared.answer(pooled, query)
+                return self.shared.answer(pooled, query, running.pause)
             except (duckdb.Error, pa.ArrowException, OSError, RuntimeError):
                 running.check()
                 return None

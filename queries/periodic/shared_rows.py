@@ -7,7 +7,7 @@ is not plain enough for this, or does not fit, runs by itself (`evaluation.answe
 
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from windrow.queries.planner.planner import find_bounds
 from windrow.queries.planner.reads import needed_fields, plan_window
 from windrow.queries.planner.row_cache import row_cache
 from windrow.queries.planner.scan_sql import table_sql
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE
 from windrow.queries.sql import window_spec
 from windrow.queries.sql.statement import Reference
 from windrow.queries.synopses.query_shape import StandingStatement, read_standing_statement
@@ -146,8 +147,8 @@ class SharedRows:
         finally:
             cursor.release(reusable=False)
 
-    def answer(self, pooled: PooledCursor, query: QueryEntry) -> pa.Table:
-        """The rows of a query's answer.
+    def answer(self, pooled: PooledCursor, query: QueryEntry, pause: Callable[[], None]) -> pa.Table:
+        """The rows of a query's answer; `pause` lets one-time queries go first, and is called before each read.
 
         Raises:
             duckdb.Error: it fails over these rows; by itself it says why at the right place of its text.
@@ -160,7 +161,8 @@ class SharedRows:
                 sql = re.sub(rf"\b{re.escape(reference.relation)}\b", view, sql)
         reader, types = run_streaming(pooled.cursor, sql, unpack_params(query.params), _BATCH_ROWS)
         schema = mark_schema(reader.schema, types)
-        return pa.Table.from_arrays(cast_to_marked(reader.read_all().columns, schema), schema=schema)
+        rows = PROCESS_GATE.batches(reader, BACKGROUND, pause).read_all()
+        return pa.Table.from_arrays(cast_to_marked(rows.columns, schema), schema=schema)
 
     def _offer(self, pooled: PooledCursor, reference: Reference) -> str:
         """The name under which a statement finds the rows of one of its references."""

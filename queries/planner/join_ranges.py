@@ -85,7 +85,7 @@ def _find_all(
     keys = [(segment.file, segment.start, column, encoded_as) for segment in segments]
     cached = [cache.get(key) for key in keys]
     missing = [segment for segment, entry in zip(segments, cached, strict=True) if entry is None]
-    made = {}
+    computed = {}
     if missing:
         by_key = view.entry.definition.key[:1] == (column,)
         directories = store.directories(Manifest.of(missing)) if by_key else [b""] * len(missing)
@@ -98,9 +98,9 @@ def _find_all(
                     extremes = _read_statistics(snapshot, segment, column, kind) or extremes
             else:
                 extremes = _read_statistics(snapshot, segment, column, kind)
-            made[segment.file, segment.start, column, encoded_as] = (extremes,)
+            computed[segment.file, segment.start, column, encoded_as] = (extremes,)
             cache.put((segment.file, segment.start, column, encoded_as), (extremes,))
-    return [(made[key] if entry is None else entry)[0] for key, entry in zip(keys, cached, strict=True)]
+    return [(computed[key] if entry is None else entry)[0] for key, entry in zip(keys, cached, strict=True)]
 
 
 def _read_directory(directory: bytes, kind: pa.DataType) -> Extremes:

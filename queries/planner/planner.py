@@ -142,7 +142,7 @@ def _prune_by_joins(
 
     Rows that were found by key stay found: they are few.
     """
-    said = {}
+    descriptions = {}
     for pair in collected.joined:
         predicate, selection, located = selected[pair.relation]
         if located is not None or isinstance(streams[pair.relation].window, window_spec.OrderedWindow):
@@ -151,11 +151,11 @@ def _prune_by_joins(
         others = selected[pair.other][1].segments
         from windrow.queries.planner.join_ranges import prune
 
-        kept = prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
-        if kept is not None and len(kept) < len(selection.segments):
-            selected[pair.relation] = predicate, keep_segments(selection, kept), None
-            said[pair.relation] = f"; segments that {streams[pair.other].name}.{pair.other_column} can match"
-    return said
+        overlapping = prune(snapshot, selection.segments, view, pair.column, others, other, pair.other_column)
+        if overlapping is not None and len(overlapping) < len(selection.segments):
+            selected[pair.relation] = predicate, keep_segments(selection, overlapping), None
+            descriptions[pair.relation] = f"; segments that {streams[pair.other].name}.{pair.other_column} can match"
+    return descriptions
 
 
 def _plan_relation(

@@ -183,11 +183,11 @@ def add_pivot_lists(source: SourceText) -> str:
         if token.word in ("pivot", "pivot_wider"):
             for entry in _entries(source.tokens, position + 1):
                 inserts += _inserts(source.tokens, entry)
-    pieces, done = [], 0
+    pieces, end = [], 0
     for offset, piece in sorted(inserts, key=lambda insert: insert[0]):
-        pieces += [source.data[done:offset], piece]
-        done = offset
-    return b"".join([*pieces, source.data[done:]]).decode()
+        pieces += [source.data[end:offset], piece]
+        end = offset
+    return b"".join([*pieces, source.data[end:]]).decode()
 
 
 def _inserts(tokens: tuple[Token, ...], entry: list[int]) -> list[Insert]:

@@ -307,13 +307,13 @@ class StatementSplitter:
 
     def _text(self, start: int, stop: int) -> str:
         """The user's text with the replacements that lie in it."""
-        pieces, done = [], start
+        pieces, end = [], start
         for first, last, text in sorted(self.replacements):
             if first < start or last > stop:
                 continue
-            pieces += [self.data[done:first], text.encode()]
-            done = last
-        return b"".join([*pieces, self.data[done:stop]]).decode()
+            pieces += [self.data[end:first], text.encode()]
+            end = last
+        return b"".join([*pieces, self.data[end:stop]]).decode()
 
     def _span(self, node: Node) -> tuple[int, int]:
         """Where an expression begins and ends: the hull of the offsets that DuckDB gives for it and what is in it."""
@@ -458,8 +458,8 @@ class StatementSplitter:
             raise CannotSplitError("the query for its states reads differently")
 
     def _final(self, clauses: Mapping[str, tuple[int, int]], expected: dict[str, Any]) -> str:
-        done = f"{self.prefix}done"
-        text = f"{self._text(*clauses['select'])}\nFROM {done}\n"
+        finished = f"{self.prefix}done"
+        text = f"{self._text(*clauses['select'])}\nFROM {finished}\n"
         if "having" in clauses:
             start, stop = clauses["having"]
             text += "WHERE" + self._text(start + len("having"), stop) + "\n"
@@ -475,7 +475,7 @@ class StatementSplitter:
             and tree["having"] is None
         )
         table = tree["from_table"]
-        if not same or table["type"] != "BASE_TABLE" or table["table_name"] != done or tree["group_expressions"]:
+        if not same or table["type"] != "BASE_TABLE" or table["table_name"] != finished or tree["group_expressions"]:
             raise CannotSplitError("the query over its finished states reads differently")
         return text
 

@@ -374,7 +374,7 @@ def make_placeholder(prefix: str, number: int) -> str:
 
 def render_clauses(source: SourceText, candidates: list[ClauseCandidate], prefix: str, aliased: Iterable[bool]) -> str:
     """The text with a name in the place of each relation and its clause, as many bytes long."""
-    pieces, done = [], 0
+    pieces, end = [], 0
     for number, (candidate, alias) in enumerate(zip(candidates, aliased, strict=True)):
         name = make_placeholder(prefix, number) + (f" AS {candidate.written}" if alias else "")
         length = candidate.stop - candidate.start
@@ -382,9 +382,9 @@ def render_clauses(source: SourceText, candidates: list[ClauseCandidate], prefix
             raise source.error(
                 candidate.start, "this name is too short among so many; give the stream an alias with AS"
             )
-        pieces += [source.data[done : candidate.start], name.encode().ljust(length)]
-        done = candidate.stop
-    return b"".join([*pieces, source.data[done:]]).decode()
+        pieces += [source.data[end : candidate.start], name.encode().ljust(length)]
+        end = candidate.stop
+    return b"".join([*pieces, source.data[end:]]).decode()
 
 
 def _place_clauses(

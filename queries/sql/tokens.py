@@ -97,14 +97,14 @@ def _tokenize_bytes(data: bytes) -> list[Token]:
 
 
 def _replace_unicode_spaces(data: bytes) -> bytes:
-    pieces, done = [], 0
+    pieces, end = [], 0
     for token in _tokenize_bytes(data):
         if token.kind in ("comment", "string_const") or token.text[0] in '"`':
             continue
         plain = _UNICODE_SPACES.sub(lambda space: " " * len(space[0].encode()), token.text)
-        pieces += [data[done : token.start], plain.encode()]
-        done = token.stop
-    return b"".join([*pieces, data[done:]])
+        pieces += [data[end : token.start], plain.encode()]
+        end = token.stop
+    return b"".join([*pieces, data[end:]])
 
 
 def split_statements(text: str) -> list[str]:

@@ -187,13 +187,19 @@ class DecodedList:
 
     stored: FrequentList
     rows: pa.Table = field(repr=False)
+    firsts: npt.NDArray[np.bool_] = field(repr=False)
+    """Which row of each group comes first; a group has one for each of its expiry slots."""
 
     @classmethod
     def of(cls, raw: bytes) -> "DecodedList":
         """A list out of the catalog."""
         stored = decode_list(raw)
         rows = pa.ipc.open_stream(pa.py_buffer(stored.rows)).read_all() if stored.rows else pa.table({})
-        return cls(stored, rows)
+        firsts = np.ones(rows.num_rows, bool)
+        if "x" in rows.column_names:
+            firsts[:] = False
+            firsts[_number_groups(rows.drop_columns(["x", "n"]))[1]] = True
+        return cls(stored, rows, firsts)
 
 
 encode_list: Callable[[FrequentList], bytes] = msgspec.msgpack.encode
@@ -218,30 +224,32 @@ def merge_lists(lists: Sequence[DecodedList], entry: SummaryEntry, slide: int) -
     most = [each.stored.most_left_out(slide) for each in lists]
     if sum(each.stored.total for each in lists) + sum(most) > _MOST_WEIGHT:
         raise UnusableListError("values add up to more than can be bounded")
-    names = [f"g{position}" for position in range(len(entry.counted.groups))]
-    expiring = entry.counted.expiring
-    tables = [_weigh(each, hidden, names, slide, expiring=expiring) for each, hidden in zip(lists, most, strict=True)]
     whole = entry.kind == ROWS and not any(most)  # groups may well add up to nothing, but not consist of nothing
-    tables = [table for table in tables if table.num_rows]
-    if not tables:
+    named = [(each, hidden) for each, hidden in zip(lists, most, strict=True) if each.rows.num_rows]
+    if not named:
         nothing = np.zeros(0, np.int64)
         return GroupBounds(pa.table({}), nothing, nothing, sum(most), whole, len(lists))
-    merged = pa.concat_tables(tables).group_by(names).aggregate([("n", "sum"), ("hidden", "sum")])
-    lower = to_numpy(merged.column("n_sum"))
-    upper = lower + sum(most) - to_numpy(merged.column("hidden_sum"))
+    rows = pa.concat_tables([each.rows for each, _ in named])
+    weights = to_numpy(rows.column("n"))
+    if entry.counted.expiring:
+        weights = np.where(to_numpy(rows.column("x")) > slide, weights, 0)
+    groups = rows.select([f"g{position}" for position in range(len(entry.counted.groups))])
+    numbers, firsts = _number_groups(groups)
+    lower, upper = np.zeros(len(firsts), np.int64), np.full(len(firsts), sum(most), np.int64)
+    np.add.at(lower, numbers, weights)
+    np.add.at(upper, numbers, weights - np.concatenate([each.firsts * hidden for each, hidden in named]))
     order = np.lexsort((-upper, -lower))
     order = order[lower[order] > 0]
-    groups = merged.select(names).take(to_arrow(order))
-    return GroupBounds(groups, lower[order], upper[order], sum(most), whole, len(lists))
+    return GroupBounds(groups.take(to_arrow(firsts[order])), lower[order], upper[order], sum(most), whole, len(lists))
 
 
-def _weigh(each: DecodedList, hidden: int, names: list[str], slide: int, *, expiring: bool) -> pa.Table:
-    """The groups of a list with their weight at a slide, and what the list hides of each that it does not name."""
-    rows = each.rows
-    if not rows.num_rows:
-        return rows
-    if expiring:
-        live = np.where(to_numpy(rows.column("x")) > slide, to_numpy(rows.column("n")), 0)
-        rows = rows.select(names).append_column("n", to_arrow(live))
-        rows = rows.group_by(names).aggregate([("n", "sum")]).rename_columns([*names, "n"])
-    return rows.append_column("hidden", to_arrow(np.full(rows.num_rows, hidden, np.int64)))
+def _number_groups(groups: pa.Table) -> tuple[Int64s, Int64s]:
+    """Which group each row is of, and a row of each group; null is a value like others."""
+    numbers = np.zeros(groups.num_rows, np.int64)
+    for column in groups.columns:
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        joined = numbers * len(encoded.dictionary) + to_numpy(encoded.indices)
+        _, numbers = np.unique(joined, return_inverse=True)
+    firsts = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
+    firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return numbers, firsts

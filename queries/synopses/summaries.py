@@ -89,6 +89,11 @@ def read_summaries(tables: Tables, stream: int) -> list[SummaryEntry]:
     return [record for _, record in tables.items("summaries", catalog_key(stream))]
 
 
+def are_there(store: Store) -> bool:
+    """Whether there are any summaries: most warehouses have none, and then nobody looks further."""
+    return store.catalog.read(lambda tables: next(iter(tables.raw_items("summaries")), None)) is not None
+
+
 def _find_state(tables: Tables, entry: SummaryEntry) -> ListsState | None:
     raw = tables.raw("synopses", catalog_key(entry.stream, _STATE, entry.number))
     return None if raw is None else msgspec.msgpack.decode(bytes(raw), type=ListsState)

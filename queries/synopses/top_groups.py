@@ -10,19 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from windrow.catalog.records import SummaryEntry
 from windrow.errors import WindrowError
+from windrow.indexes.arrow_arrays import to_arrow
 from windrow.queries.engine.types import quote_name
 from windrow.queries.sql.split_aggregate import CannotSplitError, find_clauses
 from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.synopses import node_store, summaries
 from windrow.queries.synopses.decomposition import ROW_ALIAS
 from windrow.queries.synopses.frequent_items import ROWS, GroupBounds, Int64s, UnusableListError
-from windrow.queries.synopses.merged_answers import AnswerPlan, finish_statement
-from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
+from windrow.queries.synopses.query_shape import (
+    OutputColumn,
+    SynopsisStatement,
+    analyse_statement,
+    read_standing_statement,
+)
 from windrow.snapshot import Snapshot, StreamSnapshot
 
 _MOST_CANDIDATES = 1000
@@ -53,24 +57,40 @@ class TopGroups:
         exact = bool((self.bounds.lower == self.bounds.upper)[self.candidates].all())
         return exact and len(self.statement.shape.decomposed.calls) == 1
 
-    def answer(self, cursor: Any) -> pa.Table:
-        """The answer, of exact weights alone."""
-        need = self.statement.shape.needs[0]
-        positions = node_store.find_group_positions(self.summary.counted, need)
+    def answer(self) -> pa.Table:
+        """The answer, of exact weights alone: few groups are sorted and cut as the statement says."""
+        form = self.statement.array_form
+        assert form is not None
+        rows = list(range(len(self.candidates)))
+        for order in reversed(form.final.orders):
+            values = self._sort_keys(order.column)
+            present = [row for row in rows if values[row] is not None]
+            nulls = [row for row in rows if values[row] is None]
+            present.sort(key=values.__getitem__, reverse=order.descending)
+            rows = nulls + present if order.nulls_first else present + nulls
+        chosen = pa.array(rows[form.final.offset : form.final.offset + (form.final.limit or 0)], pa.int64())
+        arrays = [
+            self._values(column).take(chosen).cast(of.type)
+            for column, of in zip(form.final.columns, form.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=form.schema)
+
+    def _values(self, column: OutputColumn) -> pa.Array:
+        """What the candidates have in a column of the answer."""
+        if not column.group:
+            return to_arrow(self.bounds.lower[self.candidates])
+        positions = node_store.find_group_positions(self.summary.counted, self.statement.shape.needs[0])
         assert positions is not None
-        groups = self._candidate_groups()
-        weights = pa.array(self.bounds.lower[self.candidates])
-        ones = pa.array(np.ones(len(self.candidates), np.int64))
-        values = {f"c{n}": weights if c.key == self.summary.weight else ones for n, c in enumerate(need.columns)}
-        arrays = {f"g{n}": groups[f"g{position}"] for n, position in enumerate(positions)}
-        cursor.register("_top_groups", pa.table(arrays | values))
-        try:
-            columns = [f"CAST(g{n} AS {kind}) AS g{n}" for n, kind in enumerate(need.types)]
-            columns += [f"CAST(c{n} AS {column.type}) AS c{n}" for n, column in enumerate(need.columns)]
-            plan = AnswerPlan(self.statement, self.view, ())
-            return finish_statement(cursor, plan, [f"SELECT {', '.join(columns)} FROM _top_groups"])
-        finally:
-            cursor.unregister("_top_groups")
+        return self._candidate_groups()[f"g{positions[column.number]}"]
+
+    def _sort_keys(self, column: OutputColumn) -> list[Any]:
+        """The values of a column in an order that is DuckDB's; times as their counts, which have infinite ones too."""
+        values = self._values(column)
+        if pa.types.is_timestamp(values.type):
+            values = values.cast(pa.int64())
+        elif pa.types.is_date(values.type):
+            values = values.cast(pa.int32())
+        return values.to_pylist()  # type: ignore[no-any-return]
 
     def restrict(self) -> str | None:
         """The statement over the rows of the candidates alone; None if they cannot be written down."""
@@ -92,8 +112,8 @@ class TopGroups:
         count = len(self.summary.counted.groups)
         if not self.bounds.groups.num_rows:
             return {f"g{position}": pa.nulls(0) for position in range(count)}
-        taken = self.bounds.groups.take(pa.array(self.candidates)).combine_chunks()
-        return {name: taken.column(name) for name in taken.column_names}
+        taken = self.bounds.groups.take(to_arrow(self.candidates)).combine_chunks()
+        return {name: taken.column(name).combine_chunks() for name in taken.column_names}
 
     def _predicate(self) -> str | None:
         """A condition that the rows of the candidates meet, and no others."""
@@ -128,20 +148,19 @@ def _among(text: str, values: Sequence[str | None]) -> str:
 
 def _write_literals(values: pa.Array, kind: str) -> list[str | None] | None:
     """Values of a group as SQL, None for null; None altogether if some cannot be written."""
-    column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if kind == "TIMESTAMP":
-        return [None if v is None else f"make_timestamp({v})" for v in column.cast(pa.int64()).to_pylist()]
+        return [None if v is None else f"make_timestamp({v})" for v in values.cast(pa.int64()).to_pylist()]
     if kind == "DATE":
-        days = column.cast(pa.int32()).to_pylist()
+        days = values.cast(pa.int32()).to_pylist()
         if any(v is not None and abs(v) > _MAX_DAYS for v in days):
             return None
         return [None if v is None else f"(DATE '1970-01-01' + ({v}))" for v in days]
     if kind == "VARCHAR":
-        texts = column.to_pylist()
+        texts = values.to_pylist()
         if any(v is not None and "\0" in v for v in texts):
             return None
         return [None if v is None else "'" + v.replace("'", "''") + "'" for v in texts]
-    return [None if v is None else str(v).lower() for v in column.to_pylist()]
+    return [None if v is None else str(v).lower() for v in values.to_pylist()]
 
 
 def _add_condition(statement: Statement, predicate: str) -> str | None:
@@ -165,8 +184,10 @@ def find_top_groups(snapshot: Snapshot, sql: str, params: object = None) -> TopG
     folded = sql.lower()
     if params or "limit" not in folded or "group" not in folded or snapshot.role.is_restricted:
         return None
+    if not summaries.are_there(store):
+        return None
     try:
-        references = parse(sql).references
+        references = read_standing_statement(store, sql).references
         if len(references) != 1 or references[0].schema or references[0].past is not None:
             return None
         name = next((n for n in snapshot.streams() if n.lower() == references[0].name.lower()), None)

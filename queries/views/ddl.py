@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import Layout, StreamEntry, StreamState, ViewEntry, ViewInput
-from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
+from windrow.catalog.records import GroupedStatement, Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
 from windrow.definitions import StreamDefinition, check_name, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
@@ -22,8 +22,12 @@ from windrow.history import find_cutoff
 from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.past import IncludingExpired
+from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.scan_sql import read_table_schema
+from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.views.delta_sql import describe_columns
+from windrow.queries.views.group_plan import partials_sql
+from windrow.queries.views.group_view import plan_groups
 from windrow.queries.views.inputs import InputState
 from windrow.queries.views.join_statistics import JoinOrder, list_join_orders
 from windrow.queries.views.partitions import is_exact
@@ -46,6 +50,8 @@ from windrow.store import Store
 
 _MAX_SLOTS = 1_000_000
 """Slots of a view's longest life; with more, a slide would have to be given by the user."""
+_LONGEST_STEM = 50
+"""So much of a view's name begins the name of its partial aggregates: names have 63 letters at most."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class View(TableRecord):
     """Of a view of results: why it could not be computed again, and stays where it is."""
     joins: tuple[JoinOrder, ...] = ()
     """How new rows of each input of a join find their partners, and what that costs."""
+    partials: str | None = None
+    """Of a view with GROUP BY that is kept from new rows: the view of its partial aggregates."""
 
 
 def create_view(
@@ -101,39 +109,140 @@ def create_view(
             # Rows that have ended are found by their values, which lists and structs are not compared by.
             sql, plan = _plan_in_snapshot(snapshot, name, written, retroactive, recompute=True)
             schema = describe_columns(store, name, plan, snapshot.tables)
-        inputs = {part.name: snapshot.view(part.name).entry for part in plan.streams}
-        draft = ViewEntry(
-            id=0,
-            name=name,
-            sql=sql,
-            inputs={input_name: entry.id for input_name, entry in inputs.items()},
-            tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
+        draft = replace(
+            _draft_view(name, sql, plan, snapshot),
             retroactive=tuple(retroactive),
             restore=restore,
-            recompute=plan.recompute,
-            distinct=plan.distinct,
-            why=plan.label.why,
             written="" if sql == written else written,
-            reach=plan.reach,
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
-        definitions = [part.definition for part in plan.streams if part.definition is not None]
-        step, origin = choose_slots(definitions, [part.life for part in plan.streams], name, slide)
-        lifetime, longest = _find_lifetime(draft, plan, step)
+        if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
+            key = plan.keys.result or None  # by them the rows are found that newer ones push out
         columns = list(schema)[0 if plan.recompute else 2 :]
-        pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
         if key is None and plan.partition is not None:
             key = choose_key(columns, plan.partition)
-        definition = make_view_definition(
-            draft, columns, definitions, step, origin, lifetime, longest, pattern, key, time, expires,
-            index_auto=index == "auto",
-        )  # fmt: skip
-        layout = choose_first_layout(definition, index)
-        with disk_errors(f"creating view {name!r}"):
-            make_stream_folders(store, name)
-            _fill_view(store, draft, plan, definition, layout, snapshot)
+        options = _StreamOptions(key, index, slide, time, expires)
+        grouped = None
+        if plan.recompute and not retroactive and not recompute:
+            draft, grouped = _try_groups(store, draft, plan, snapshot, schema)
+        if grouped is None:
+            _declare(store, draft, plan, columns, snapshot, options)
+    if grouped is not None:
+        _create_grouped(store, replace(draft, written=written), *grouped, schema, options)
     return next(view for view in list_views(store) if view.name == name)
+
+
+@dataclass(frozen=True)
+class _StreamOptions:
+    """What a user chooses of the stream that a view is; as `create_view` takes it."""
+
+    key: str | Sequence[str] | None
+    index: Index | str
+    slide: times.Duration | None
+    time: str = "_ts"
+    expires: str = "_exp"
+
+
+def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:
+    return ViewEntry(
+        id=0,
+        name=name,
+        sql=sql,
+        inputs={part.name: snapshot.view(part.name).entry.id for part in plan.streams},
+        tables=tuple(dict.fromkeys(part.name for part in plan.parts if part.definition is None)),
+        recompute=plan.recompute,
+        distinct=plan.distinct,
+        why=plan.label.why,
+        reach=plan.reach,
+    )
+
+
+def _declare(
+    store: Store,
+    draft: ViewEntry,
+    plan: ViewPlan,
+    columns: Sequence[pa.Field],
+    snapshot: Snapshot,
+    options: _StreamOptions,
+) -> None:
+    """Define the stream that a view is, and fill it."""
+    definitions = [part.definition for part in plan.streams if part.definition is not None]
+    step, origin = choose_slots(definitions, [part.life for part in plan.streams], draft.name, options.slide)
+    lifetime, longest = _find_lifetime(draft, plan, step)
+    pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
+    if draft.grouped is not None and not draft.partials_of:
+        pattern = Pattern.STRICT
+    definition = make_view_definition(
+        draft, columns, definitions, step, origin, lifetime, longest, pattern, options.key, options.time,
+        options.expires, index_auto=options.index == "auto",
+    )  # fmt: skip
+    layout = choose_first_layout(definition, options.index)
+    with disk_errors(f"creating view {draft.name!r}"):
+        make_stream_folders(store, draft.name)
+        _fill_view(store, draft, plan, definition, layout, snapshot)
+
+
+def _try_groups(
+    store: Store, draft: ViewEntry, plan: ViewPlan, snapshot: Snapshot, schema: pa.Schema
+) -> tuple[ViewEntry, tuple[str, GroupedStatement] | None]:
+    """The draft, which says why if it has groups that cannot be kept in parts; else what keeps them."""
+    streams = {stream: snapshot.view(stream).entry.definition for stream in snapshot.streams()}
+    tables = {table: read_table_schema(entry) for table, entry in snapshot.tables.items()}
+    try:
+        return draft, plan_groups(store, plan, draft.name, streams, snapshot.tables, tables, schema)
+    except CannotSplitError as reason:
+        return replace(draft, why=f"{draft.why}; {reason}"), None
+    except ViewError:  # what is grouped is no view that could be kept from new rows
+        return draft, None
+
+
+def _create_grouped(
+    store: Store,
+    draft: ViewEntry,
+    inner_sql: str,
+    grouped: GroupedStatement,
+    schema: pa.Schema,
+    options: _StreamOptions,
+) -> None:
+    """Declare the view of the partial aggregates, then the one that finishes them."""
+    partials = _choose_partials_name(store, draft.name)
+    groups = [f"g{number}" for number in range(len(grouped.types))]
+    with ExitStack() as stack:
+        _, plan, snapshot = _plan_locked(store, partials, inner_sql, (), stack, recompute=False)
+        inner = _draft_view(partials, plan.statement.text, plan, snapshot)
+        inner = replace(
+            inner, grouped=grouped, partials_of=draft.name, why=f"partial aggregates of view {draft.name}: {inner.why}"
+        )
+        sql = partials_sql(grouped, plan.sql, "0::BIGINT", "0::BIGINT")
+        columns = list(describe_columns(store, draft.name, plan, snapshot.tables, sql))[2:]
+        keyed = [field.name for field in columns if field.name in groups and not pa.types.is_nested(field.type)]
+        key = groups if groups and keyed == groups else None
+        _declare(store, inner, plan, columns, snapshot, _StreamOptions(key, "auto", options.slide))
+    try:
+        with ExitStack() as stack:
+            sql = f"SELECT {', '.join(quote_name(field.name) for field in columns)} FROM {quote_name(partials)}"
+            sql, plan, snapshot = _plan_locked(store, draft.name, sql, (), stack, recompute=False)
+            outer = _draft_view(draft.name, sql, plan, snapshot)
+            outer = replace(outer, grouped=grouped, written=draft.written, why=draft.why)
+            outer_key = grouped.keys if options.key is None and key is not None else options.key
+            chosen = _StreamOptions(outer_key, options.index, options.slide, options.time, options.expires)
+            _declare(store, outer, plan, list(schema), snapshot, chosen)
+    except BaseException:
+        drop_stream(store, partials, view=True)
+        raise
+
+
+def _choose_partials_name(store: Store, name: str) -> str:
+    """A free name for the partial aggregates of a view; what a creation that did not end has left of them goes."""
+    chosen = f"{name[:_LONGEST_STEM]}_partials"
+    records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
+    if any(record.name == chosen and record.partials_of == name for record in records):
+        drop_stream(store, chosen, view=True)
+    with Snapshot(store) as snapshot:
+        taken = {existing.lower() for existing in (*snapshot.streams(), *snapshot.tables)}
+    names = itertools.chain([chosen], (f"{chosen}{number}" for number in itertools.count(2)))
+    return next(candidate for candidate in names if candidate.lower() not in taken)
 
 
 def _plan_locked(
@@ -240,6 +349,10 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
     pattern = plan.label.pattern
     if view.keep is not None:
         return view.keep, None
+    if view.partials_of and pattern is Pattern.WEAKEST and plan.label.life is not None:
+        return None, plan.label.life + step  # they end with slots
+    if plan.keys is not None:
+        return None, None if plan.keys.life is None else max(step, plan.keys.life)
     if plan.partition is not None:
         return None, None if plan.partition.life is None else max(step, plan.partition.life)
     if pattern is Pattern.STRICT:
@@ -258,7 +371,7 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
         )
     if pattern is Pattern.WEAKEST and not view.restore:
         return plan.label.life, None
-    return None, max(step, max(bounded)) + (step if view.restore else 0)  # noqa: PLW3301 - of many
+    return None, max(step, max(bounded)) + (step if view.restore or view.partials_of else 0)  # noqa: PLW3301 - of many
 
 
 def make_view_definition(
@@ -408,13 +521,15 @@ def _find_start(snapshot: Snapshot, inputs: Iterable[str], clock: int | None) ->
 
 
 def list_views(store: Store) -> list[View]:
-    """All views, by name."""
+    """All views, by name; of views with GROUP BY, not those of their partial aggregates."""
     with Snapshot(store) as snapshot:
         records = store.catalog.read(lambda tables: [record for _, record in tables.items("plans")])
-        joins = {record.id: _list_joins(snapshot, record) for record in records}
+        joined = [record for record in records if record.grouped is None or record.partials_of]
+        joins = {record.partials_of or record.name: _list_joins(snapshot, record) for record in joined}
 
     def read(tables: Tables) -> list[View]:
-        views = (_describe_view(tables, record, joins.get(record.id, ())) for _, record in tables.items("plans"))
+        shown = (record for _, record in tables.items("plans") if not record.partials_of)
+        views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
         return TableList(sorted(views, key=lambda view: view.name))
 
     return store.catalog.read(read)
@@ -434,10 +549,12 @@ def _list_joins(snapshot: Snapshot, record: ViewEntry) -> tuple[JoinOrder, ...]:
 
 def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ...]) -> View:
     entry: StreamEntry = tables.get("streams", record.name.encode())
+    partials = next(iter(record.inputs), None) if record.grouped is not None and not record.partials_of else None
+    source: ViewEntry = record if partials is None else tables.get("plans", catalog_key(record.inputs[partials]))
     state: StreamState = tables.get("states", catalog_key(record.id))
     model = entry.definition.model
     clocks = {}
-    for name, number in record.inputs.items():
+    for name, number in source.inputs.items():
         input_state = tables.get("states", catalog_key(number))
         input_entry = tables.get("streams", name.encode())
         clocks[name] = None if input_state.slide is None else input_entry.definition.model.slot_end(input_state.slide)
@@ -449,8 +566,8 @@ def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ..
     return View(
         name=record.name,
         sql=record.written or record.sql,
-        inputs=(*record.inputs, *record.results),
-        tables=record.tables,
+        inputs=(*source.inputs, *record.results),
+        tables=source.tables,
         retroactive=record.retroactive,
         pattern=entry.definition.update_pattern,
         why=record.why,
@@ -462,5 +579,6 @@ def _describe_view(tables: Tables, record: ViewEntry, joins: tuple[JoinOrder, ..
         waiting_for=silent or behind or (tuple(record.results) if state.slide is None else ()),
         error=record.error,
         joins=joins,
+        partials=partials,
         keep=None if record.keep is None else times.format_duration(record.keep),
     )

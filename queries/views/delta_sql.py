@@ -96,17 +96,18 @@ def translating_errors(
         raise ViewError(f"view {name!r} cannot be computed ({message}), so nothing was changed; {advice}") from None
 
 
-def describe_columns(store: Store, name: str, plan: ViewPlan, tables: Mapping[str, TableEntry]) -> pa.Schema:
-    """The columns that the plan's SQL gives."""
+def describe_columns(
+    store: Store, name: str, plan: ViewPlan, tables: Mapping[str, TableEntry], sql: str | None = None
+) -> pa.Schema:
+    """The columns that the plan's SQL gives, or another statement over the same relations."""
     interval = UpdateInterval(None, 0, 0)
     pooled = cursor_pool.take_cursor(store)
     try:
         with translating_errors(name, "check the names and types in its statement"):
             binder = RelationBinder(store, pooled, interval)
-            for part in plan.parts:
-                _register_empty(store, pooled, binder, plan, part, tables)
+            register_empty_parts(store, pooled, binder, plan, tables)
             reader, types = arrow_source.run_streaming(
-                pooled.cursor, f"SELECT * FROM ({plan.sql}\n) LIMIT 0", None, BATCH_ROWS
+                pooled.cursor, f"SELECT * FROM ({sql or plan.sql}\n) LIMIT 0", None, BATCH_ROWS
             )
             schema = reader.schema
             reader.read_all()
@@ -116,6 +117,14 @@ def describe_columns(store: Store, name: str, plan: ViewPlan, tables: Mapping[st
         return schema
     finally:
         pooled.release(reusable=False)
+
+
+def register_empty_parts(
+    store: Store, pooled: PooledCursor, binder: RelationBinder, plan: ViewPlan, tables: Mapping[str, TableEntry]
+) -> None:
+    """Register all relations of a plan without rows of streams, to ask DuckDB for names and types."""
+    for part in plan.parts:
+        _register_empty(store, pooled, binder, plan, part, tables)
 
 
 def _register_empty(

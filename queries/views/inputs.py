@@ -117,7 +117,7 @@ def _find_limits(part: PlanPart, interval: UpdateInterval) -> tuple[int | None, 
     """The times after which, and up to which, rows are in a part's window, apart from those of all rows."""
     window = part.reference.window
     if isinstance(window, OffsetWindow):
-        return interval.now - window.reach, interval.now - window.offset
+        return None, interval.now - window.offset
     if isinstance(window, LandmarkWindow):
         return window.start, None
     return (window.start, window.stop) if isinstance(window, FixedWindow) else (None, None)
@@ -205,6 +205,7 @@ class RelationBinder:
             and segment.min_exp > floor
             and (window is None or segment.min_ts + window > floor)
             and after is None
+            and (upto is None or segment.max_ts <= upto)
         ):
             return ""
         model, schema = definition.model, definition.schema
@@ -225,6 +226,7 @@ class RelationBinder:
         """The condition that new or known rows of a segment must meet; None if it has none."""
         definition = part.definition
         assert definition is not None
+        before = None if before is None else before - part.offset
         row_filter = find_row_filter(segment, position, which, before)
         if row_filter is None or not any(row_filter):
             return None if row_filter is None else ""
@@ -243,6 +245,8 @@ class RelationBinder:
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         value_filter: tuple[str, Mask] | None = None,
+        *,
+        only: str = "",
     ) -> int:
         """Register rows under the part's relation; returns about how many they are.
 
@@ -253,12 +257,14 @@ class RelationBinder:
             hidden: Names for the beginning and the end of its rows.
             prune: Chooses the rows that are read.
             value_filter: A column and which of its values count.
+            only: A condition that its rows must meet.
         """
         schema, model = definition.schema, definition.model
         extra = ""
         if hidden is not None:
             begins = time_sql(model.time, schema.field(model.time).type)
             ends = ends_sql(model, schema, part.window)
+            begins = f"{begins} + {part.offset}" if part.offset else begins
             extra = f", {begins} AS {quote_name(hidden[0])}, {ends} AS {quote_name(hidden[1])}"
         columns = ", ".join(quote_name(name) for name in schema.names)
         window = part.reference.window
@@ -270,7 +276,8 @@ class RelationBinder:
                 continue
             relation = f"{part.relation} {number}"
             rows += self.columns(relation, definition, segments, ranges, value_filter)
-            where = f" WHERE {group.condition}" if group.condition else ""
+            terms = " AND ".join(term for term in (group.condition, only) if term)
+            where = f" WHERE {terms}" if terms else ""
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if ordered else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:
@@ -278,7 +285,8 @@ class RelationBinder:
             return 0
         sql = " UNION ALL ".join(selects)
         if ordered is not None:
-            sql = ordered_window_sql(sql, schema.names, schema.field(definition.time), ordered)
+            names = [*schema.names, *(hidden or ())]
+            sql = ordered_window_sql(sql, names, schema.field(definition.time), ordered)
         self._pooled.create_view(part.relation, sql)
         return rows
 

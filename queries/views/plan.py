@@ -43,16 +43,20 @@ class PlanPart:
 
     @property
     def window(self) -> int | None:
-        """The length of its window, None if it has none."""
-        return self.reference.window.length if isinstance(self.reference.window, RangeWindow) else None
+        """How long before the clock its window begins, None if it has none: so long after its time a row leaves it."""
+        window = self.reference.window
+        return window.reach if isinstance(window, RangeWindow | OffsetWindow) else None
+
+    @property
+    def offset(self) -> int:
+        """How long after its time a row comes into the window."""
+        return self.reference.window.offset if isinstance(self.reference.window, OffsetWindow) else 0
 
     @property
     def life(self) -> int | None:
         """The longest time for which a row of it counts; None: for ever."""
         lifetime = None if self.definition is None else self.definition.longest_life
-        window = self.reference.window
-        reach = window.reach if isinstance(window, RangeWindow | OffsetWindow) else None
-        lives = [life for life in (lifetime, reach) if life is not None]
+        lives = [life for life in (lifetime, self.window) if life is not None]
         return min(lives) if lives else None
 
 
@@ -83,6 +87,26 @@ class PlanBranch:
     def streams(self) -> tuple[PlanPart, ...]:
         """The parts that are streams, which bring new rows."""
         return tuple(part for part in self.parts if part.definition is not None)
+
+    @property
+    def has_late_results(self) -> bool:
+        """Whether a row can make results later than at its own time."""
+        return len(self.streams) > 1 or any(part.offset for part in self.streams)
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """The columns that say to which key a row belongs.
+
+    Args:
+        source: Columns of the stream that is read.
+        result: The same among the view's columns.
+        life: The longest that a result can live; None: for ever.
+    """
+
+    source: tuple[str, ...]
+    result: tuple[str, ...]
+    life: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +140,7 @@ class ViewPlan:
         prefix: Begins the names of hidden columns.
         result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
+        keys: Of a strict view over a count or session window that is kept from new rows: what its rows belong to.
         partition: Of a strict view that is kept up from new rows.
     """
 
@@ -127,18 +152,20 @@ class ViewPlan:
     sql: str
     prefix: str
     result_columns: tuple[tuple[str, int, str], ...] = ()
+    keys: RowKeys | None = None
     partition: Partition | None = None
 
     @property
     def recompute(self) -> bool:
         """Whether every slide computes it from scratch."""
-        return self.label.pattern is Pattern.STRICT and self.partition is None
+        kept_up = self.keys is not None or self.partition is not None
+        return self.label.pattern is Pattern.STRICT and not kept_up
 
     @property
     def reach(self) -> dict[str, int | None]:
         """Of inputs whose rows can make results later than themselves: how much later; None: at any time."""
         whole = self.label.pattern is Pattern.STRICT or self.distinct
-        branches = [self.streams] if whole else [branch.streams for branch in self.branches if len(branch.streams) > 1]
+        branches = [self.streams] if whole else [branch.streams for branch in self.branches if branch.has_late_results]
         lives = {(part.name, part.life) for streams in branches for part in streams}
         names = {name for name, _ in lives}
         return {

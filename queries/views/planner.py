@@ -15,6 +15,7 @@ from windrow import times
 from windrow.catalog.records import ViewEntry
 from windrow.definitions import StreamDefinition
 from windrow.errors import ViewError
+from windrow.queries.engine import instance
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.planner import resolve_keys
 from windrow.queries.planner.scan_sql import read_table_schema
@@ -22,13 +23,27 @@ from windrow.queries.sql import parse_tree, volatility
 from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.parse_tree import Node
-from windrow.queries.sql.split_aggregate import find_free_prefix, without_locations
+from windrow.queries.sql.split_aggregate import (
+    CannotSplitError,
+    find_free_prefix,
+    read_engine_functions,
+    without_locations,
+)
 from windrow.queries.sql.statement import Reference, Statement, parse, refuse_past
 from windrow.queries.sql.window_clause import SYSTEM_SCHEMA
 from windrow.queries.sql.window_spec import AllRows, CalendarWindow, OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views import update_patterns
+from windrow.queries.views.group_plan import is_grouped, split_groups
 from windrow.queries.views.partitions import find_partition
-from windrow.queries.views.plan import JoinLink, PlanBranch, PlanPart, ViewPlan, list_base_tables, list_selects
+from windrow.queries.views.plan import (
+    JoinLink,
+    PlanBranch,
+    PlanPart,
+    RowKeys,
+    ViewPlan,
+    list_base_tables,
+    list_selects,
+)
 from windrow.queries.views.update_patterns import Label, Pattern
 from windrow.snapshot import Snapshot
 
@@ -174,6 +189,9 @@ def make_plan(
     if recompute and label.pattern is not Pattern.STRICT:
         label = Label(Pattern.STRICT, "recompute=True: every slide computes it from scratch")
     if label.pattern is Pattern.STRICT:
+        keyed = None if recompute else _plan_count_window(name, statement, parts, label, prefix)
+        if keyed is not None:
+            return keyed
         draft = ViewPlan(statement, label, parts, (), False, "", prefix)
         partitioned = None if recompute else find_partition(statement, parts, draft.begins, draft.ends, prefix)
         if partitioned is not None:
@@ -190,6 +208,65 @@ def make_plan(
     return ViewPlan(statement, label, parts, branches, distinct, text, prefix, taken)
 
 
+def _keeps_groups(
+    snapshot: Snapshot, plan: ViewPlan, streams: Mapping[str, StreamDefinition], tables: Mapping[str, pa.Schema]
+) -> bool:
+    """Whether a statement has groups that would be kept from new rows."""
+    if not is_grouped(plan):
+        return False
+    try:
+        with instance.open_cursor(snapshot.store) as cursor:
+            split = split_groups(plan, read_engine_functions(cursor))
+        inner = make_plan("", split.inner_sql, streams, tables)
+    except (CannotSplitError, ViewError):
+        return False
+    return inner.label.pattern is not Pattern.STRICT and not inner.distinct
+
+
+def _plan_count_window(
+    name: str, statement: Statement, parts: Sequence[PlanPart], label: Label, prefix: str
+) -> ViewPlan | None:
+    """The plan of a selection from one stream in a count or session window; None of any other statement.
+
+    Its keys must be among the columns of the result, since the rows that newer ones push out are found by them.
+    """
+    part = parts[0]
+    window, definition = part.reference.window, part.definition
+    if len(parts) > 1 or definition is None or not isinstance(window, OrderedWindow):
+        return None
+    unordered = update_patterns.label_query(
+        statement.tree, lambda _: update_patterns.label_stream(definition, AllRows())
+    )
+    if unordered.pattern is Pattern.STRICT or statement.tree["type"] != "SELECT_NODE" or statement.tree["modifiers"]:
+        return None
+    source = resolve_keys(definition.name, definition.schema, window).keys
+    result = [_find_result_column(statement.tree["select_list"], part, key) for key in source]
+    if None in result:
+        return None
+    try:
+        selects = list(_union_selects(name, statement.tree))
+        branch = next(_find_branches(name, selects, parts))
+        keys = RowKeys(source, tuple(each for each in result if each is not None), part.life)
+        draft = ViewPlan(statement, label, tuple(parts), (branch,), False, "", prefix, keys=keys)
+        text = edit_statement(name, draft)
+        confirm_edit(name, selects, text)
+    except ViewError:  # what cannot be followed is computed from scratch
+        return None
+    return replace(draft, sql=text)
+
+
+def _find_result_column(items: Sequence[Node], part: PlanPart, column: str) -> str | None:
+    """Under which name a column of the only part is in a result; None if it is not, or not for sure."""
+    for item in items:
+        if item.get("class") == "STAR":
+            changed = ("replace_list", "rename_list", "exclude_list", "qualified_exclude_list")
+            return None if any(item.get(each) for each in changed) else column
+        resolved = _resolve_column(item, (part,))
+        if resolved is not None and resolved[1] == column:
+            return item["alias"] or resolved[1]
+    return None
+
+
 def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
     """The statement with recomputed views as WITH queries, from their own statements.
 
@@ -201,7 +278,11 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
         views: All views, by name.
     """
     statement, queries = parse(sql), {}
-    recomputed = {view.name.lower(): view for view in views.values() if view.recompute}
+    recomputed = {
+        view.name.lower(): view
+        for view in views.values()
+        if view.recompute or (view.grouped is not None and not view.partials_of)
+    }
     for reference in statement.references:
         view = None if reference.schema else recomputed.get(reference.name.lower())
         if view is None:
@@ -210,7 +291,7 @@ def expand_views(name: str, sql: str, views: Mapping[str, ViewEntry]) -> str:
             raise ViewError(
                 f"view {name!r}: {view.name} is computed anew at each slide and has no windows; leave it out"
             )
-        text = view.sql.rstrip().rstrip(";")
+        text = (view.sql if view.grouped is None else view.grouped.statement).rstrip().rstrip(";")
         queries[view.name] = f"{quote_name(view.name)} AS ({text}\n)"
     if not queries:
         return sql
@@ -327,7 +408,12 @@ def describe_pattern(statement: Statement, snapshot: Snapshot) -> str:
     if label.pattern is Pattern.STRICT and all(each.name.lower() in folded for each in statement.references):
         parts = tuple(_find_parts(statement, streams, tables, folded))
         prefix = find_free_prefix(statement.sql.encode())
-        text = text if find_partition(statement, parts, "t", "e", prefix) is None else update_patterns.OVERRIDE_TEXT
+        kept_up = (
+            find_partition(statement, parts, "t", "e", prefix) is not None
+            or _plan_count_window("", statement, parts, label, prefix) is not None
+            or _keeps_groups(snapshot, ViewPlan(statement, label, parts, (), False, "", prefix), streams, tables)
+        )
+        text = update_patterns.OVERRIDE_TEXT if kept_up else text
     return f"{label}; kept as a view: {text}"
 
 

@@ -22,10 +22,13 @@ from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
+from windrow.queries.views.count_window_view import CountWindowUpdate
 from windrow.queries.views.delta_join import NativeJoin, can_join_natively
 from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs
+from windrow.queries.views.group_view import GroupUpdate, PartialUpdate
 from windrow.queries.views.inputs import InputPosition, InputState, UpdateInterval
 from windrow.queries.views.join_statistics import estimate_rate, update_statistics
+from windrow.queries.views.keyed_update import KeyedUpdate
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
@@ -366,7 +369,7 @@ def update_view(
     interval = UpdateInterval(before, view_slide.now, floor)
     rates = {part.number: estimate_rate(plan, part.number, records[part.name]) for part in plan.streams}
     update_inputs = UpdateInputs(
-        view.name,
+        view.partials_of or view.name,
         plan,
         interval,
         inputs,
@@ -377,19 +380,31 @@ def update_view(
         min((record.pending for record in records.values() if record.pending is not None), default=None),
         {} if view.recompute else store.catalog.read(lambda found: {t: read_versions(found, t) for t in view.tables}),
     )
-    update: StrictUpdate | NativeJoin | SqlUpdate
-    if plan.partition is not None:
-        update = StrictUpdate(store, update_inputs)
-        view_slide.end_rows(update.find_endings())
-    elif can_join_natively(plan, view_slide.entry.definition):
-        update = NativeJoin(store, update_inputs)
-    else:
-        update = SqlUpdate(store, update_inputs)
+    definition = view_slide.entry.definition
+    update = _choose_update(store, view, plan, definition, update_inputs)
     input_updates: list[InputUpdate] = []
     updates.moved.append((view_slide, input_updates))
-    view_slide.write(
-        to_stream_rows(update.compute_results(), view, view_slide.entry.definition, interval), numbers, needed
-    )
+    if isinstance(update, StrictUpdate):
+        view_slide.end_rows(update.find_endings())
+    rows = to_stream_rows(update.compute_results(), view, definition, interval)
+    if isinstance(update, KeyedUpdate):
+        rows = iter(list(rows))  # which stored rows they replace is complete after them
+        view_slide.end_rows(update.endings)
+    view_slide.write(rows, numbers, needed)
     for name, number in view.inputs.items():
         record = update_statistics(records[name], inputs[name], interval, plan, name, update.distinct)
         input_updates.append(InputUpdate(number, replace(record, pending=update.pending)))
+
+
+def _choose_update(
+    store: Store, view: ViewEntry, plan: ViewPlan, definition: StreamDefinition, inputs: UpdateInputs
+) -> SqlUpdate | NativeJoin | StrictUpdate:
+    """How a view's next rows are computed."""
+    if view.grouped is not None:
+        kind = PartialUpdate if view.partials_of else GroupUpdate
+        return kind(store, inputs, definition, view.grouped)
+    if plan.keys is not None:
+        return CountWindowUpdate(store, inputs, definition, plan.keys)
+    if plan.partition is not None:
+        return StrictUpdate(store, inputs)
+    return NativeJoin(store, inputs) if can_join_natively(plan, definition) else SqlUpdate(store, inputs)

@@ -73,12 +73,12 @@ def label_stream(definition: StreamDefinition, window: WindowSpec) -> Label:
         return Label(Pattern.STRICT, f"a count window over {name}: newer rows push the oldest out")
     if isinstance(window, SessionWindow):
         return Label(Pattern.STRICT, f"a session window over {name}: newer rows begin another session")
-    if isinstance(window, OffsetWindow):
-        return Label(Pattern.STRICT, f"a window over {name} that ended before the clock: old rows come into it")
     if definition.has_overrides:
         return Label(Pattern.STRICT, f"rows of view {name} can end before their time")
-    length = window.length if isinstance(window, RangeWindow) else None
+    length = window.length if isinstance(window, RangeWindow | OffsetWindow) else None
     lifetime = definition.longest_life
+    if isinstance(window, OffsetWindow) and lifetime is not None:
+        lifetime -= window.offset
     if definition.expires is not None:
         return Label(Pattern.WEAK, f"rows of {name} have their own lifetimes")
     lives = [life for life in (lifetime, length) if life is not None]

@@ -161,7 +161,7 @@ def test_standing_queries_deliver_what_plain_sql_gives(tmp_path, monkeypatch):
 @pytest.mark.soak
 def test_standing_measures_all_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(standing_queries, "SLOTS", 3)
-    text, aims = run(standing_queries, standing_queries.Size(300, 12, 300, 1, 1, (15, 30)), tmp_path)
+    text, aims = run(standing_queries, standing_queries.Size(300, 12, 300, 1, 1, (15, 30), 50), tmp_path)
     assert len(aims) == 13
     assert "| 12 all kinds, 300 rows |" in text
 

@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from windrow.indexes.maintenance import FileArrays, plan_adaptive_merges, refill_budget
+from windrow.indexes.maintenance import FileArrays, plan_adaptive_merges, plan_dead_merges, refill_budget
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.partitioners import Index
 from windrow.indexes.segments import Segment, pack_histogram
@@ -84,3 +85,47 @@ def test_one_slide_never_rewrites_more_than_it_could_have_taken_in(
     saved = refill_budget(row, index, bucket, batch)
     merges = plan_adaptive_merges(row, index, saved, batch, 50)
     assert sum(merge.cost for merge in merges) <= max(batch, MEGABYTE)
+
+
+@given(
+    files=st.lists(
+        st.tuples(st.integers(1, 40 * MEGABYTE), st.lists(st.integers(1, 100), min_size=1, max_size=20)),
+        min_size=1,
+        max_size=60,
+    ),
+    batch=st.integers(1, 16 * MEGABYTE),
+    spent=st.integers(0, 4 * MEGABYTE),
+    fraction=st.sampled_from([0.1, 0.3, 0.5, 0.9]),
+)
+def test_dead_bytes_of_a_stream_are_rewritten_away_within_the_budget(
+    files: list[tuple[int, list[int]]], batch: int, spent: int, fraction: float
+) -> None:
+    """Either few bytes are dead, or the deadest files are rewritten, as far as the slide pays, or none is dead enough."""
+    stored = [segment(n, f"f{n}", size, slots, row=n) for n, (size, slots) in enumerate(files)]
+    merges = plan_dead_merges(files_of(stored), Index(dead_fraction=fraction), batch, spent, 50)
+    merged = {s.id for merge in merges for s in merge.segments}
+    assert sum(merge.cost for merge in merges) <= max(0, max(batch, MEGABYTE) - spent)
+    live = {
+        s.id: s.bytes * sum(slot > 50 for slot in slots) / len(slots)
+        for s, (_, slots) in zip(stored, files, strict=True)
+    }
+    share = {s.id: live[s.id] / s.bytes for s in stored}
+    assert all(share[number] <= 0.751 for number in merged)
+    dead = sum(s.bytes - live[s.id] for s in stored if s.id not in merged)
+    allowed = max(256 << 10, min(1.0, fraction / (1 - fraction)) * (sum(live.values()) + batch))
+    if sum(s.bytes - live[s.id] for s in stored) <= allowed - len(stored):
+        assert not merged, "few bytes are dead"
+    if dead > allowed + len(stored):
+        rest = sorted((share[s.id], live[s.id], s.bytes) for s in stored if s.id not in merged and share[s.id] < 0.749)
+        if rest and merged:
+            dearest = max(live for _, live, _ in rest)
+            costs = sum(live[number] for number in merged) + dearest
+            assert costs > max(batch, MEGABYTE) - spent - len(stored), "it could have paid for more"
+
+
+def test_what_is_in_no_segment_any_more_counts_as_dead() -> None:
+    """A file of four cells, of which one is left: it is small to rewrite, and its whole file goes."""
+    left = replace(segment(1, "old", MEGABYTE, [90] * 100), file_rows=400)
+    live = [segment(2, "live", 8 * MEGABYTE, [90] * 100)]
+    (merge,) = plan_dead_merges(files_of([left, *live]), Index(dead_fraction=0.1), MEGABYTE, 0, 50)
+    assert merge.segments == (left,)

@@ -28,8 +28,8 @@ from windrow.orphans import data_files, named_files
 SHAPE = "per-row-rich"
 INDEX = windrow.Index("round-robin", 2, 2, maintenance="rebuild")
 OPERATIONS = recorded_history.operations(SHAPES[SHAPE], seed=20260101)
-OWN_STEPS = [step for step in CRASH_POINTS if not step.startswith(("relayout.", "alter."))]
-"""Those of changes have scenarios of their own: see test_relayout_crashes."""
+OWN_STEPS = [step for step in CRASH_POINTS if not step.startswith(("relayout.", "alter.", "objects."))]
+"""Those of changes and of object stores have scenarios of their own: see test_relayout_crashes, object_store/."""
 TRUTHS = recorded_history.expected_states(SHAPES[SHAPE], OPERATIONS)
 
 

@@ -233,6 +233,41 @@ def test_the_cost_of_a_slide_follows_its_batch_not_the_window(path: Path) -> Non
         recorded_history.assert_sound(wh)
 
 
+@pytest.mark.parametrize(("dead_fraction", "stored"), [(0.75, 2.2), (0.2, 1.45)])
+def test_dead_rows_take_a_bounded_share_of_the_disk(path: Path, dead_fraction: float, stored: float) -> None:
+    """Lives up to twenty slots, most of them short: without merging, three of four stored rows would be dead.
+    What was replaced goes with the slide that replaces it, unless a reader still has it."""
+    noise = np.random.default_rng(7)
+    with recorded_history.open_warehouse(path) as wh:
+        schema = payload_rows(0, 1, 1000, noise).schema
+        wh.create_stream(
+            S, schema, time="ts", key="k", slide=f"{DELTA} us", expires="exp", max_lifetime=f"{20 * DELTA} us",
+            index=windrow.Index("round-robin", 4, 4, dead_fraction=dead_fraction),
+        )  # fmt: skip
+        shares, taken, rewritten, replaced = [], 0, 0, 0
+        for turn in range(46):
+            rows = payload_rows(turn, 1000, 1000, noise)
+            begins = rows["ts"].cast(pa.int64()).to_numpy()
+            lives = (noise.random(len(rows)) ** 3 * 20 * DELTA).astype(np.int64) + 1
+            rows = rows.set_column(1, "exp", pa.array(begins + lives, US))
+            taken += wh.append(S, rows).bytes_written
+            reader = wh.snapshot() if turn > 40 else None
+            seen = None if reader is None else sum(batch.num_rows for batch in reader.scan(S))
+            report = wh.slide(S, to=when(BASE + (turn + 1) * DELTA))
+            rewritten += report.bytes_written
+            if reader is not None:
+                replaced += report.rebuilt
+                assert sum(batch.num_rows for batch in reader.scan(S)) == seen, "what a reader sees stays"
+                reader.close()
+            elif turn > 30:
+                live = sum(segment.live_bytes(report.slide) for segment in segments(wh))
+                shares.append(sum(data_files(wh).values()) / live)
+        assert np.median(shares) < stored
+        assert replaced, "merging was needed while readers were there"
+        assert rewritten <= 1.5 * taken
+        recorded_history.assert_sound(wh)
+
+
 def test_a_stream_that_chose_for_itself_changes_its_layout_when_late_rows_come(path: Path) -> None:
     """wave-insertion as long as rows leave in the order in which they came; round-robin when late rows show otherwise.
     What was spooled for the old layout meanwhile is adopted as it is."""

@@ -99,8 +99,6 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The commit that last changed the records of segments which keep their number."""
     overridden: int = 0
     """The commit that last ended rows of segments by overrides: `changes` lists those as gone and come."""
-    batch_floor: int = 0
-    """Batch ids recorded before this wall time may have been forgotten."""
     history_from: int | None = None
     """The clock from which on nothing was given up before its time, by those who changed how long history is kept."""
     history_rows: int = 0
@@ -494,6 +492,29 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Of a view with `keep`: its first clock, or how far back it was filled from history; of the results before, it has
     those that lived then."""
+    grouped: "GroupedStatement | None" = None
+    """Of a view with GROUP BY that is kept from new rows, and of the view of its partial aggregates."""
+    partials_of: str = ""
+    """Of a view of partial aggregates: the view that finishes them."""
+
+
+class GroupedStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement with GROUP BY in pieces: what is kept by group and expiry slot, and how that becomes its rows."""
+
+    statement: str
+    """The whole of it."""
+    keys: tuple[str, ...]
+    """The columns of its result that are its groups."""
+    types: tuple[str, ...]
+    """DuckDB's types of the groups."""
+    columns: "tuple[SynopsisColumn, ...]"
+    """The partial aggregates."""
+    finished: str
+    """A SELECT that finishes ``{merged}`` partial aggregates."""
+    final: str
+    """The rest of the statement over ``{finished}`` aggregates."""
+    names: tuple[str, ...]
+    """The columns of its result."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

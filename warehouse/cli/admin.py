@@ -71,15 +71,15 @@ def adopt(session: Session, path: str | None, catalog: str | None) -> None:
     """
     from windrow.adoption import adopt
 
-    done = adopt(path or session.folder or ".", catalog)
+    adoption = adopt(path or session.folder or ".", catalog)
     if session.json:
-        terminal.write_json({"path": str(done.path), "catalog": str(done.catalog), "outcome": done.outcome})
-    elif done.outcome == "copied":
-        terminal.say(f"{done.path} is a warehouse of its own now, with its catalog in {done.catalog}")
-    elif done.outcome == "moved":
-        terminal.say(f"{done.path} has taken over the catalog in {done.catalog}")
+        terminal.write_json({"path": str(adoption.path), "catalog": str(adoption.catalog), "outcome": adoption.outcome})
+    elif adoption.outcome == "copied":
+        terminal.say(f"{adoption.path} is a warehouse of its own now, with its catalog in {adoption.catalog}")
+    elif adoption.outcome == "moved":
+        terminal.say(f"{adoption.path} has taken over the catalog in {adoption.catalog}")
     else:
-        terminal.say(f"{done.path} is a warehouse of its own already; nothing was changed")
+        terminal.say(f"{adoption.path} is a warehouse of its own already; nothing was changed")
 
 
 @click.command()
@@ -214,8 +214,8 @@ def gc(session: Session) -> None:
         + (f" and {terminal.count(report.rejected, 'rejected row')}" if report.rejected else "")
     )
     if report.waiting:
-        kept = terminal.count(report.waiting, "replaced file")
-        terminal.say(f"{kept} still kept: {' and '.join(report.held_by)}")
+        waiting = terminal.count(report.waiting, "replaced file")
+        terminal.say(f"{waiting} still kept: {' and '.join(report.held_by)}")
     if report.marked:
         terminal.say(f"{terminal.count(report.marked, 'orphan')} marked, to be removed an hour after it was first seen")
     if report.refused:

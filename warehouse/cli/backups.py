@@ -124,20 +124,20 @@ def restore(session: Session, folder: str, path: str, catalog: str | None, check
 
     size = read_manifest(Path(folder).absolute()).bytes
     with terminal.progress_bar("restore", size, in_bytes=True) as report_progress:
-        done = restore(folder, path, catalog, progress=report_progress)
+        report = restore(folder, path, catalog, progress=report_progress)
     problems: tuple[str, ...] = ()
     if check:
         with Warehouse(path, create=False, read_only=True) as wh:
             problems = wh.check().problems
     if session.json:
-        terminal.write_json(_to_json(done) | {"problems": list(problems)})
+        terminal.write_json(_to_json(report) | {"problems": list(problems)})
     else:
         for problem in problems:
             terminal.say(problem)
         checked = "" if not check else ", no problems" if not problems else f", {len(problems)} problems"
         terminal.say(
-            f"restored commit {done.commit} to {done.path}: {terminal.count(done.files, 'file')}, "
-            f"{terminal.size(done.bytes)}{checked}"
+            f"restored commit {report.commit} to {report.path}: {terminal.count(report.files, 'file')}, "
+            f"{terminal.size(report.bytes)}{checked}"
         )
     if problems:
         raise click.exceptions.Exit(EXIT_PROBLEMS_FOUND)
@@ -157,11 +157,11 @@ def restore_from_store(session: Session, uri: str, path: str, catalog: str | Non
     """
     from windrow.object_store.restoration import restore_from_store
 
-    done = restore_from_store(uri, path, catalog)
+    report = restore_from_store(uri, path, catalog)
     if session.json:
-        terminal.write_json(_to_json(done))
+        terminal.write_json(_to_json(report))
     else:
         terminal.say(
-            f"restored commit {done.commit} to {done.path}: {terminal.count(done.files, 'file')}, "
-            f"{terminal.size(done.bytes)}, which come when they are read"
+            f"restored commit {report.commit} to {report.path}: {terminal.count(report.files, 'file')}, "
+            f"{terminal.size(report.bytes)}, which come when they are read"
         )

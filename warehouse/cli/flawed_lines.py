@@ -37,8 +37,8 @@ class FlawedLines:
 
     def take(self) -> list[FlawedLine]:
         """The lines so far; they are forgotten here."""
-        taken, self.kept = self.kept, []
-        return taken
+        lines, self.kept = self.kept, []
+        return lines
 
 
 @dataclass(frozen=True)

@@ -251,9 +251,9 @@ class Prompt:
             return
         streams = self._watched(statement)
         while True:
-            seen = self._slides(streams)
+            slides = self._slides(streams)
             self._answer(statement, paged=False)
-            while self._slides(streams) == seen:
+            while self._slides(streams) == slides:
                 time.sleep(_WATCH_SECONDS)
             terminal.say("")
 

@@ -188,9 +188,9 @@ def _show_trial(
     total = 0
 
     def take_flaws() -> None:
-        taken = flaws.take()
-        reasons.update(line.reason for line in taken)
-        lines.extend(taken[: max(0, _TRIAL_LINES - len(lines))])
+        flawed = flaws.take()
+        reasons.update(line.reason for line in flawed)
+        lines.extend(flawed[: max(0, _TRIAL_LINES - len(lines))])
 
     for batch in rows:
         table = pa.Table.from_batches([batch])

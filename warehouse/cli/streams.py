@@ -129,8 +129,8 @@ def create(
     if session.json:
         terminal.write_json(stream_to_json(status))
     else:
-        done = "there is already" if existed else "created"
-        terminal.say(f"{done} stream {name}: index {status.index}, because {_explain_index(status)}")
+        outcome = "there is already" if existed else "created"
+        terminal.say(f"{outcome} stream {name}: index {status.index}, because {_explain_index(status)}")
 
 
 def _explain_index(status: "StreamStatus") -> str:
@@ -244,8 +244,8 @@ def show(session: Session, name: str) -> None:
         *(("check", f"{predicate}, else {outcome}") for predicate, outcome in definition.checks),
     ]
     if definition.history is not None:
-        kept = f"{terminal.count(status.history_rows, 'expired row')}, {terminal.size(status.history_bytes)}"
-        facts.insert(6, ("history", f"{format_duration(definition.history)}: {kept}"))
+        history = f"{terminal.count(status.history_rows, 'expired row')}, {terminal.size(status.history_bytes)}"
+        facts.insert(6, ("history", f"{format_duration(definition.history)}: {history}"))
     if definition.erase_within is not None or definition.history is not None:
         limit = definition.erase_within
         within = "" if limit is None else f"; erased within {format_duration(limit)} of its end"

@@ -83,23 +83,23 @@ def show(session: Session, name: str) -> None:
     """Show one summary: statement, what it counts, how far back, what it takes."""
     with session.open(read_only=True) as wh:
         summaries = wh.summaries()
-    found = next((candidate for candidate in summaries if candidate.name == name), None)
-    if found is None:
+    summary = next((candidate for candidate in summaries if candidate.name == name), None)
+    if summary is None:
         names = ", ".join(candidate.name for candidate in summaries)
         raise SummaryError(f"there is no summary {name!r}; " + (f"there are {names}" if names else "none was created"))
     if session.json:
-        terminal.write_json(_to_json(found))
+        terminal.write_json(_to_json(summary))
         return
     terminal.print_pairs(
         [
-            ("summary", found.name),
-            ("statement", found.sql),
-            ("stream", found.stream),
-            ("counts", found.counts),
-            ("by", ", ".join(found.columns)),
-            ("frequent", f"{found.frequent:,}"),
-            ("windows", f"of whole slots, up to {found.window}"),
-            ("lists", f"{found.lists:,}, of {found.bytes:,} bytes"),
+            ("summary", summary.name),
+            ("statement", summary.sql),
+            ("stream", summary.stream),
+            ("counts", summary.counts),
+            ("by", ", ".join(summary.columns)),
+            ("frequent", f"{summary.frequent:,}"),
+            ("windows", f"of whole slots, up to {summary.window}"),
+            ("lists", f"{summary.lists:,}, of {summary.bytes:,} bytes"),
         ]
     )
 

@@ -128,7 +128,7 @@ def show(session: Session, name: str) -> None:
             ("tables", _describe_tables(view)),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in status.definition.schema)),
             ("update pattern", f"{view.pattern}: {view.why}"),
-            ("kept", "recomputed at each slide" if view.recomputed else "from the new rows of each slide"),
+            ("kept", _describe_upkeep(view)),
             *(("join order", str(order)) for order in view.joins),
             ("restore", "yes" if view.restore else "no"),
             *([] if view.keep is None else [("keep", view.keep)]),
@@ -137,6 +137,13 @@ def show(session: Session, name: str) -> None:
             ("live rows", f"{status.live_rows:,} ({status.stored_rows:,} stored)"),
         ]
     )
+
+
+def _describe_upkeep(view: "View") -> str:
+    if view.recomputed:
+        return "recomputed at each slide"
+    grouped = "" if view.partials is None else f", as changes of the partial aggregates in {view.partials}"
+    return f"from the new rows of each slide{grouped}"
 
 
 def _describe_tables(view: "View") -> str:

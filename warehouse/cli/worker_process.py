@@ -87,8 +87,8 @@ class Worker:
         received = b""
         while not received.endswith(b"\n"):
             try:
-                left = None if end is None else max(0.0, end - time.monotonic())
-                if not select.select([channel], [], [], left)[0]:
+                seconds = None if end is None else max(0.0, end - time.monotonic())
+                if not select.select([channel], [], [], seconds)[0]:
                     self.close(kill=True)
                     raise QueryTimeoutError(f"the query was cancelled: it took longer than {self._timeout:g} s")
                 piece = channel.recv(1 << 16)

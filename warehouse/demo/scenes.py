@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.cli import terminal
@@ -36,7 +35,6 @@ PACKETS = pa.schema([("ts", UTC), ("src", pa.int64()), ("dst", pa.int64()), ("le
 SILENT_MINUTES = 5
 
 Facts = dict[str, Any]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass

@@ -144,9 +144,7 @@ def json_values(column: pa.Array, field: pa.Field | None = None) -> list[Any]:
 
 def _numbers(column: pa.Array) -> list[Any]:
     """Floating numbers; JSON has no others than finite ones, so the rest is text."""
-    numbers = list((column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist())
-    if pc.all(pc.is_finite(column)).as_py() is not False:
-        return numbers
+    numbers = (column.cast(pa.float32()) if pa.types.is_float16(column.type) else column).to_pylist()
     return [value if value is None or math.isfinite(value) else _unbounded(value) for value in numbers]
 
 
@@ -198,13 +196,13 @@ def encode_json(value: Any) -> bytes:
 def distinct_names(names: Sequence[str]) -> list[str]:
     """Names of which none occurs twice, made so as DuckDB does: a, a_1."""
     originals, distinct = set(names), list[str]()
-    taken: set[str] = set()
+    names_in_use: set[str] = set()
     for name in names:
         candidate, number = name, 0
-        while candidate in taken or (number and candidate in originals):
+        while candidate in names_in_use or (number and candidate in originals):
             number += 1
             candidate = f"{name}_{number}"
-        taken.add(candidate)
+        names_in_use.add(candidate)
         distinct.append(candidate)
     return distinct
 
@@ -229,12 +227,12 @@ def encode_csv(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
 
 
 def _write(pieces: Iterable[tuple[bytes, int]], write: WriteBytes, moved: ReportRows) -> int:
-    done = 0
+    end = 0
     for text, rows in pieces:
         write(text)
-        done += rows
-        moved(done)
-    return done
+        end += rows
+        moved(end)
+    return end
 
 
 def _csv(rows: Any, options: pcsv.WriteOptions) -> bytes:

@@ -148,14 +148,14 @@ class _MetricsOf(Collector):
         yield slides
         yield clocks
         status, wall = warehouse_status(self._store), self._store.clock()
-        seen = [each for each in status.streams if self._role.sees(each.name)]
+        visible = [each for each in status.streams if self._role.sees(each.name)]
         for kind, name, help_text, value in _STREAM_METRICS:
             family: Any = kind(f"windrow_stream_{name}", help_text, labels=("stream",))
-            for each in seen:
+            for each in visible:
                 family.add_metric((each.name,), value(each))
             yield family
         lags = GaugeMetricFamily("windrow_stream_lag_seconds", "Wall time minus a stream's clock.", labels=("stream",))
-        for each in seen:
+        for each in visible:
             if each.now is not None:
                 lags.add_metric((each.name,), (wall - times.parse_instant(each.now)) / times.SECOND)
         yield lags

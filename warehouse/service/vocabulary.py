@@ -31,10 +31,10 @@ def read_vocabulary(session: RoleSession) -> dict[str, Any]:
     role.check("read")
     names = session.warehouse._store.catalog.read(read) + [(name, "table") for name in session.warehouse.tables()]
     system = [(f"windrow.{name}", "system") for name in sorted(TABLE_NAMES) if shows(role, name)]
-    seen = sorted((name, kind) for name, kind in names if role.sees(name))[:_MOST_RELATIONS]
+    visible = sorted((name, kind) for name, kind in names if role.sees(name))[:_MOST_RELATIONS]
     functions, keywords = _words_of_duckdb()
     return {
-        "relations": [{"name": name, "kind": kind} for name, kind in seen + system],
+        "relations": [{"name": name, "kind": kind} for name, kind in visible + system],
         "functions": functions,
         "keywords": keywords,
     }

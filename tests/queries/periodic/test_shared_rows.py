@@ -16,6 +16,7 @@ import scratch_folders
 import windrow
 from windrow import arrow_input, small_append
 from windrow.queries.periodic import evaluation
+from windrow.queries.planner.row_cache import RowCache
 from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PoliteWork, PriorityGate
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
@@ -104,6 +105,40 @@ def test_shared_rows_give_what_plain_sql_gives(variable, synopses, monkeypatch):
                 assert _in_order([row[6:] for row in rows]) == plain, (text, world.minute)
 
 
+def test_rows_stay_in_memory_from_round_to_round_if_they_may(monkeypatch):
+    """A round adds the segments that came since the last one; without memory for them statements run by themselves."""
+    monkeypatch.delenv("WINDROW_SYNOPSES", raising=False)
+    added, alone = [], []
+    add, answer_alone = RowCache._add, evaluation._RowStatements._answer_alone
+
+    def note(cache, demand, table, wanted):
+        if cache._engine.threads == 1:  # not that of one-time statements
+            added.append({*wanted} - {*table.numbers})
+        return add(cache, demand, table, wanted)
+
+    monkeypatch.setattr(RowCache, "_add", note)
+    monkeypatch.setattr(
+        evaluation._RowStatements,
+        "_answer_alone",
+        lambda work, query: alone.append(query.name) or answer_alone(work, query),
+    )
+    for cache_bytes in (None, 0):
+        with scratch_folders.scratch_folder() as path, windrow.open(path / "w", cache_bytes=cache_bytes) as wh:
+            world, statement = World(wh, 6, variable=False), STATEMENTS[1]
+            for _ in range(3):
+                world.move()
+            wh.add_query("q", statement.replace("@2", "[WINDOW 2 MINUTES SLIDE 1 MINUTE]"))
+            for _ in range(4):
+                world.move()
+                (run,) = wh.run_due()
+                rows = wh.results("q", slide=run.slide).fetchall()
+                assert _in_order([row[6:] for row in rows]) == world.plain([statement])[0]
+            assert (wh.status().memory_rows > 0) == (cache_bytes is None)
+    places = [place for batch in added for place in batch]
+    assert len(added) >= 4 and len(places) == len(set(places)), "no segment is read a second time"
+    assert alone == ["q"] * 4, "of the warehouse that may keep nothing"
+
+
 def _refuse(_: object, query: Any) -> Any:
     raise AssertionError(f"{query.sql} was not answered from shared rows")
 
@@ -184,6 +219,25 @@ def test_a_standing_statement_is_suspended_between_its_reads():
     gate.end(0)
     thread.join(10)
     assert order == ["one-time query ends", "read [{'x': 1}]"]
+
+
+def test_statements_over_shared_rows_are_suspended_too(monkeypatch):
+    """They were read in one piece: who asked meanwhile waited for the whole answer."""
+    reads = []
+    suspended = PriorityGate()
+    fetch = suspended._fetch
+    monkeypatch.setattr(suspended, "_fetch", lambda *given: (reads.append(batch) or batch for batch in fetch(*given)))
+    monkeypatch.setattr("windrow.queries.periodic.shared_rows.PROCESS_GATE", suspended)
+    monkeypatch.setattr(evaluation, "YIELDING", work := PoliteWork(suspended, 0.4))
+    monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", _refuse)
+    pauses, pause = [], work.pause
+    monkeypatch.setattr(work, "pause", lambda: pauses.append(len(reads)) or pause())
+    with packet_warehouse.open_packet_warehouse() as wh:
+        wh.add_query("q", "SELECT src, len FROM packets [WINDOW 2 MINUTES SLIDE 1 MINUTE] JOIN hosts USING (src)")
+        packet_warehouse.append_and_slide(wh, 21)
+        assert [run.outcome for run in wh.run_due()] == ["delivered"]
+    assert reads
+    assert pauses == [0, *range(len(reads) + 1)], "before it starts, and before each read of its answer"
 
 
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="the system has no priorities of threads")

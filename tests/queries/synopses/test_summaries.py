@@ -232,8 +232,43 @@ def test_the_lists_answer_where_they_have_the_weights(wh: windrow.Warehouse) -> 
         "whose weights the lists have"
     )
     assert wh.sql(TOP_TWO).fetchall() == [(0, 3072), (1, 1536)]
-    assert wh.sql(TOP_TWO).arrow().schema.equals(wh.sql(TOP_TWO + " ").arrow().schema)
     assert "whose weights" in wh.sql("EXPLAIN " + TOP_TWO).fetchall()[0][0]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+def test_groups_of_every_type_are_ordered_as_duckdb_does(seed: int, tmp_path: Path) -> None:
+    draw, shape = random.Random(seed), Skewed(seed)
+    groups = {
+        "a": "CASE WHEN n < 18 THEN make_timestamp(1_000_000 * (n % 3 - 1)) END",
+        "b": "CASE WHEN src % 3 > 0 THEN DATE '1970-01-02' - CAST(src % 3 AS INTEGER) END",
+        "c": "CASE WHEN n % 4 > 0 THEN n % 4 > 1 END",
+        "d": "CASE WHEN host <> 'h''1' THEN 'ä' || host || '\n' ELSE host END",
+        "e": "CAST(n % 2 AS UTINYINT)",
+    }
+    with create(tmp_path / "wh", variable=False) as wh:
+        for minute in range(1, 4):
+            wh.append("s", pa.Table.from_pylist(shape.rows(minute - 1, 200), SCHEMA))
+            wh.slide("s", to=START + minute * MINUTE)
+        for number, aggregate in enumerate(("count(*)", "sum(n)") * 3):
+            names = draw.sample(sorted(groups), draw.randint(1, 3))
+            select = ", ".join(f"{groups[name]} AS {name}" for name in names)
+            orders = ", ".join(
+                f"{name} {draw.choice(('', 'DESC'))} NULLS {draw.choice(('FIRST', 'LAST'))}" for name in names
+            )
+            # Sums name no more groups than add up to something, so these must be enough.
+            most = 1 if aggregate == "sum(n)" else draw.randint(1, 4)
+            summed = f"SELECT {select}, {aggregate} AS w FROM s GROUP BY ALL"
+            top = f"{summed} ORDER BY w DESC, {orders} LIMIT {most} OFFSET {draw.randint(0, 1)}"
+            more = top.replace(" AS w", " AS w, max(n) AS m", 1)
+            before = wh.sql(top).arrow(), wh.sql(more).arrow()
+            wh.create_summary(f"summary{number}", summed, frequent=200)
+            assert "whose weights" in wh.explain(top).summary, top
+            assert "whose rows" in wh.explain(more).summary, more
+            for old, sql in zip(before, (top, more), strict=True):
+                new = wh.sql(sql).arrow()
+                assert new.schema.remove_metadata().equals(old.schema.remove_metadata(), check_metadata=True), sql
+                assert new.to_pylist() == old.to_pylist(), sql
+            wh.drop_summary(f"summary{number}")
 
 
 @pytest.mark.parametrize(

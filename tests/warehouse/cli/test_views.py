@@ -68,12 +68,13 @@ def test_views_are_listed_and_shown(run):
 def test_machines_are_told_the_same(run):
     created = json.loads(run("view", "create", "counts", "SELECT src, count(*) AS n FROM a GROUP BY src", "--json"))
     assert created["pattern"] == "strict"
-    assert created["recomputed"] is True
+    assert (created["recomputed"], created["partials"]) == (False, "counts_partials")
+    assert (created["inputs"], created["waiting_for"]) == (["a"], [])
     assert created["live_rows"] == 3
     (listed,) = json.loads(run("view", "list", "--json"))
     assert listed == created == json.loads(run("view", "show", "counts", "--json"))
     assert json.loads(run("explain", JOIN, "--json"))["update_pattern"].startswith("weak (")
-    assert json.loads(run("stream", "show", "counts", "--json"))["definition"]["inputs"] == ["a"]
+    assert json.loads(run("stream", "show", "counts", "--json"))["definition"]["inputs"] == ["counts_partials"]
     assert json.loads(run("view", "drop", "counts", "--yes", "--json")) == {"view": "counts", "dropped": True}
 
 

@@ -1,0 +1,221 @@
+"""Views whose rows belong to keys, such as groups: a slide replaces the rows of the keys that it changes.
+
+A key changes when rows of it come or end. Its result is computed anew from its rows alone and compared with what the
+view has of it: rows that are no longer there end now, which the slide records as end overrides, and rows that are not
+there yet are stored. So the work follows the changed keys, not the window.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from windrow.definitions import StreamDefinition
+from windrow.indexes.arrow_arrays import to_arrow
+from windrow.indexes.row_model import SEQ, Bools, Int64s
+from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.queries.engine import arrow_source
+from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
+from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
+from windrow.queries.views.plan import PlanPart, RowKeys
+from windrow.queries.views.storage import RowEnding
+from windrow.store import Store
+
+_BEGINS, _ENDS, _PLACE = "_windrow_begins", "_windrow_ends", "_windrow_place"
+
+
+class KeyedUpdate(SqlUpdate):
+    """One update of one view.
+
+    Args:
+        store: The warehouse.
+        update: What it reads.
+        definition: Of the view's stream.
+        keys: Of its rows.
+    """
+
+    begins_with_slide = False
+    """Whether all new rows begin with the slide, so that a row that stays as it was may have begun earlier."""
+
+    def __init__(self, store: Store, update: UpdateInputs, definition: StreamDefinition, keys: RowKeys) -> None:
+        super().__init__(store, update)
+        self.definition = definition
+        self.keys = keys
+        self.endings: list[RowEnding] = []
+        """Stored rows that end with this slide."""
+        self._source = KeyedRows(store, update.inputs[self.part.name].definition, keys.source, self.part.window)
+
+    @property
+    def result_names(self) -> list[str]:
+        """The view's columns besides its times."""
+        times = (self.definition.time, self.definition.expires)
+        return [name for name in self.definition.schema.names if name not in times]
+
+    @property
+    def part(self) -> PlanPart:
+        """The stream that is read."""
+        return self.plan.streams[0]
+
+    def compute_results(self) -> Iterator[pa.RecordBatch]:
+        """New rows: when they begin and end in microseconds, then their columns; `endings` is complete after them."""
+        reusable = False
+        with translating_errors(self.update.name):
+            try:
+                if self.update.interval.before is None:
+                    yield from self._compute_all()
+                else:
+                    yield from self._replace_rows(self.update.interval.before)
+                reusable = True
+            finally:
+                self.pooled.release(reusable=reusable)
+
+    def select_results(self) -> str:
+        """The result of the rows of the part's relation: when each begins and ends, then the view's columns."""
+        raise NotImplementedError
+
+    def offer_rows(self, rows: PlacedRows) -> None:
+        """Let DuckDB find the live rows of changed keys under the name of the part."""
+        raise NotImplementedError
+
+    def choose_segments(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Of the segments with live rows those that matter."""
+        return list(segments)
+
+    def changes_by_expiry(self) -> bool:
+        """Whether rows that end can change more of a result than that they are gone themselves."""
+        return True
+
+    def _compute_all(self) -> Iterator[pa.RecordBatch]:
+        part, state = self.part, self.update.inputs[self.part.name]
+        groups = self.binder.find_groups(part, state, InputPosition(0, None), ALL)
+        self.binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
+        yield from self._run(self.select_results())
+
+    def _replace_rows(self, before: int) -> Iterator[pa.RecordBatch]:
+        state, now = self.update.inputs[self.part.name], self.update.interval.now
+        changed, keys = self._find_changed_keys(before)
+        if not changed:
+            return
+        live = [segment for segment in state.segments if segment.max_exp > now and segment.min_ts <= now]
+        segments = self.choose_segments(live)
+        rows = self._source.read(segments, self._read_names(), keys, ended_by=now)
+        self.offer_rows(rows.select((rows.begins <= now) & (rows.ends > now)))
+        sql = self.select_results()
+        results = arrow_source.run_streaming(self.pooled.cursor, sql, None, BATCH_ROWS)[0].read_all()
+        yield from self._store_difference(results, keys)
+
+    def _read_names(self) -> Sequence[str]:
+        """The columns of the source that are needed."""
+        return [*self.part.columns, SEQ]
+
+    # -- changed keys --------------------------------------------------------------------------------------------------
+
+    def _find_changed_keys(self, before: int) -> tuple[bool, KeySet | None]:
+        """Whether some key has changed, and which; None if that cannot be told, so that any may have."""
+        part, now = self.part, self.update.interval.now
+        state, position = self.update.inputs[part.name], self.update.positions[part.name]
+        schema = pa.schema([state.definition.schema.field(name) for name in self.keys.source])
+        found = []
+        for segment in state.segments:
+            row_filter = find_row_filter(segment, position, NEW, before)
+            new = row_filter is not None and segment.min_ts <= now and segment.max_exp > before
+            ending = self.changes_by_expiry() and self._may_end(segment, before)
+            if new or ending:
+                rows = self._source.read([segment], [SEQ], ended_by=before)
+                chosen = np.zeros(len(rows.places), bool)
+                if row_filter is not None and new:
+                    chosen |= self._is_new(rows, row_filter, before)
+                if ending:
+                    chosen |= (rows.begins <= before) & (rows.ends > before) & (rows.ends <= now)
+                if chosen.any():
+                    found.append(rows.select(chosen).rows.select(schema.names).cast(schema))
+        stored_types = [self.definition.schema.field(name).type for name in self.keys.result]
+        alike = stored_types == schema.types
+        return bool(found), KeySet.collect(found, schema) if found and alike else None
+
+    def _may_end(self, segment: Segment, before: int) -> bool:
+        """Whether rows of a segment can end in the update's time."""
+        window, now = self.part.window, self.update.interval.now
+        least, most = segment.min_exp, segment.max_exp
+        if window is not None:
+            least, most = min(least, segment.min_ts + window), min(most, segment.max_ts + window)
+        return least <= now and most > before
+
+    def _is_new(self, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
+        """Which rows have come since the last update, or were ahead of the clock then."""
+        mixed, ahead = row_filter
+        known = np.full(len(rows.places), mixed or ahead)
+        if mixed:
+            arrived = rows.sequence >> SEQ_BITS
+            known &= arrived <= self.update.positions[self.part.name].ordinal
+        if ahead:
+            known &= rows.begins <= before
+        new: Bools = ~known & (rows.begins <= self.update.interval.now) & (rows.ends > self.update.interval.now)
+        return new
+
+    # -- what is stored ------------------------------------------------------------------------------------------------
+
+    def _store_difference(self, results: pa.Table, keys: KeySet | None) -> Iterator[pa.RecordBatch]:
+        """The rows of changed keys that are not stored yet; those that are stored but should not be, end now."""
+        previous, definition = self.update.previous, self.definition
+        assert previous is not None
+        now = self.update.interval.now
+        names = self.result_names
+        segments = [segment for segment in previous.segments if segment.max_exp > now]
+        stored = KeyedRows(self.store, definition, self.keys.result).read(segments, names, keys, ended_by=now)
+        stored = stored.select(stored.ends > now)
+        fields = [definition.schema.field(name) for name in names]
+        new_columns = [results.column(n + 2).cast(field.type) for n, field in enumerate(fields)]
+        new = pa.table([results.column(0), results.column(1), *new_columns], [_BEGINS, _ENDS, *names])
+        if any(pa.types.is_nested(field.type) for field in fields):  # such values are not compared
+            self._end_rows(segments, stored.places, stored.ends)
+            yield from new.to_batches()
+            return
+        old = pa.table(
+            [to_arrow(stored.begins), to_arrow(stored.ends), *(stored.rows.column(name) for name in names)],
+            [_BEGINS, _ENDS, *names],
+        )
+        yield from self._compare(segments, old, stored.places, new)
+
+    def _compare(
+        self, segments: Sequence[Segment], old: pa.Table, places: Int64s, new: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of `new` that `old` has not; those of `old` that `new` has not end. Equal rows are counted."""
+        by = new.column_names[1:] if self.begins_with_slide else new.column_names
+        both = pa.concat_tables([new.cast(old.schema), old])
+        both = both.append_column(_PLACE, pa.array(np.arange(both.num_rows)))
+        groups = both.group_by(by, use_threads=False).aggregate([(_PLACE, "list")])
+        numbers = groups.column(f"{_PLACE}_list").combine_chunks()
+        lengths = np.diff(numbers.offsets.to_numpy())
+        members = numbers.flatten().to_numpy()
+        group_of = np.repeat(np.arange(len(lengths)), lengths)
+        is_old = members >= new.num_rows
+        present = np.bincount(group_of, weights=is_old, minlength=len(lengths)).astype(np.int64)
+        wanted = lengths - present
+        rank = _rank(group_of, is_old)
+        ended = members[is_old & (rank >= wanted[group_of])] - new.num_rows
+        added = members[~is_old & (rank >= present[group_of])]
+        ends = old.column(_ENDS).to_numpy()
+        self._end_rows(segments, places[ended], ends[ended])
+        yield from new.take(to_arrow(np.sort(added))).to_batches()
+
+    def _end_rows(self, segments: Sequence[Segment], places: Int64s, ends: Int64s) -> None:
+        order = np.argsort(places)
+        (numbers, rows), ends = split_place(places[order]), ends[order]
+        bounds = np.searchsorted(numbers, np.arange(len(segments) + 1))
+        for number, segment in enumerate(segments):
+            start, stop = bounds[number], bounds[number + 1]
+            if start < stop:
+                now = np.full(stop - start, self.update.interval.now, np.int64)
+                self.endings.append(RowEnding(segment.id, rows[start:stop], ends[start:stop], now))
+
+
+def _rank(group_of: Int64s, is_old: Bools) -> Int64s:
+    """The number of each member among those of its group that are old like it, or new; groups stand together."""
+    rank = np.zeros(len(group_of), np.int64)
+    for kind in (is_old, ~is_old):
+        groups = group_of[kind]
+        firsts = np.searchsorted(groups, groups)
+        rank[kind] = np.arange(len(groups)) - firsts
+    return rank
