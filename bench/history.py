@@ -194,6 +194,7 @@ def measure_past(folder: Path, rows: int, turns: int) -> dict[str, float]:
             take("live", lambda: count(live), live_rows)
             take("then", lambda: count(then), rows_then)
             take("sql_then", lambda: then.sql(statement).fetchall(), rows_then)
+            wh.sql(statement).fetchall()  # what was just read lies in the processor's caches, of both that follow
             take("memory", lambda: wh.sql(statement).fetchall())
             take("fresh_memory", lambda: wh.sql(statement, isolation="fresh").fetchall())
             with mock.patch("windrow.queries.planner.reads.row_cache", return_value=None):
