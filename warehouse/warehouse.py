@@ -658,11 +658,11 @@ class Warehouse(StreamChanges):
         self._evolve(stream, reader.schema, evolve)
         return reader
 
-    def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
+    def _evolve(self, stream: str, schema: pa.Schema, evolve: str) -> None:
         """Take new columns of a schema into a stream, and wider types if that is asked for."""
         from windrow.schema_changes import find_changes
 
-        added, widened = find_changes(evolve, given, self.stream(stream).definition.schema)
+        added, widened = find_changes(evolve, schema, self.stream(stream).definition.schema)
         for field in added:
             self.alter_stream(stream, add_column=field)
         for field in widened:

@@ -482,9 +482,9 @@ def _find_log_start(snapshot: Snapshot, view: ViewEntry) -> int | None:
         if stream.now is None:
             return None
         cutoff = find_cutoff(stream.entry, stream.state)
-        kept = stream.now - (view.keep or 0)
+        oldest = stream.now - (view.keep or 0)
         lost = stream.now if stream.entry.definition.history is None else cutoff
-        starts.append(kept if lost is None else max(kept, lost))
+        starts.append(oldest if lost is None else max(oldest, lost))
     return max(starts)
 
 
