@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.column_cache import SegmentRanges, list_rows
 from windrow.indexes.end_overrides import find_ended_rows, read_ends
 from windrow.indexes.row_model import NEVER, Int64s
 from windrow.indexes.segments import Segment
@@ -45,7 +45,7 @@ from windrow.queries.views.partner_filter import (
     prune_by_directory,
 )
 from windrow.queries.views.plan import Partition, PlanPart, Prune
-from windrow.queries.views.storage import RowEnding
+from windrow.queries.views.storage import RowEnding, group_endings
 from windrow.store import Store
 
 _BEFORE, _AFTER, _KEYS, _STORED = "_v before", "_v after", "_v keys", "_v stored"
@@ -137,19 +137,19 @@ class StrictUpdate:
         then = UpdateInterval(before, before, before)
         came = RelationBinder(self.store, self.pooled, UpdateInterval(before, now, now))
         stays, ended = (RelationBinder(self.store, self.pooled, then, ended_by=by) for by in (now, before))
-        known = {}
+        earlier_rows = {}
         for part in self.plan.parts:
             state, position = self._state(part), self.update.positions[part.name]
             groups = stays.find_groups(part, state, position, KNOWN)
-            known[part.number] = _Rows(part, groups, stays)
+            earlier_rows[part.number] = _Rows(part, groups, stays)
             self._create_table(part, state.definition)
             self._insert(part, _NEW, _Rows(part, came.find_groups(part, state, position, NEW), came))
             ended_groups = [g for g in (_keep_ended(group, before, now) for group in groups) if g is not None]
             self._insert(part, _ENDED, _Rows(part, ended_groups, ended, _pick_ended(before, now)))
-        if not self._store_keys(known):
+        if not self._store_keys(earlier_rows):
             return False
         for part in self.plan.parts:
-            self._insert_known(known[part.number])
+            self._insert_known(earlier_rows[part.number])
         return True
 
     def _columns(self, part: PlanPart, definition: StreamDefinition) -> list[str]:
@@ -184,7 +184,7 @@ class StrictUpdate:
         columns = ", ".join(map(quote_name, [*names, *self.plan.time_columns(part)]))
         self._run(f"INSERT INTO {quote_name(self._table(part))} SELECT {columns}, {state} FROM {source}")
 
-    def _store_keys(self, known: dict[int, _Rows]) -> int:
+    def _store_keys(self, earlier_rows: dict[int, _Rows]) -> int:
         """Which partitions have changed, and by which part; returns how many."""
         now, selects = self.update.interval.now, []
         for part in self.plan.parts:
@@ -196,7 +196,7 @@ class StrictUpdate:
         for part in self.plan.parts:
             if part.number not in self.partition.watched:
                 continue
-            rows = known[part.number]
+            rows = earlier_rows[part.number]
             groups = [g for g in (_keep_expiring(group, part, now) for group in rows.groups) if g is not None]
             if groups:
                 relation = self._register(_Rows(part, groups, rows.binder))
@@ -285,10 +285,10 @@ class StrictUpdate:
         stored = f"(SELECT *, {copies} FROM ({of_view}))"
         matches = self.pooled.cursor.sql(
             f"SELECT s.{quote_name(_SEGMENT)}, s.{quote_name(_ROW)}, s.{ends} FROM {stored} s "
-            f'SEMI JOIN (SELECT *, {copies} FROM "_v gone") g ON {same} ORDER BY ALL'
+            f'SEMI JOIN (SELECT *, {copies} FROM "_v gone") g ON {same}'
         ).to_arrow_table()
         segments, rows, until = (column.to_numpy() for column in matches.columns)
-        return _group_endings(segments, rows, until, now)
+        return group_endings(segments, rows, np.minimum(until, NEVER), now)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class _StoredRows:
         full = definition.stored_schema
         batches = list(self._store.columns.read_batches(chosen, definition.schema, full, ranges))
         rows = pa.Table.from_batches(batches, definition.schema)
-        places = [_list_rows(*ranges[segment.id]) for segment in chosen]
+        places = [list_rows(*ranges[segment.id]) for segment in chosen]
         numbers = np.repeat(np.array([segment.id for segment in chosen], np.int64), list(map(len, places)))
         place = np.concatenate(places) if places else np.empty(0, np.int64)
         return rows.append_column(_SEGMENT, to_arrow(numbers)).append_column(_ROW, to_arrow(place))
@@ -380,15 +380,8 @@ def _pick_ended(before: int, now: int) -> Prune:
 def _without_ended(segment: Segment, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
     if not segment.ended or not len(starts):
         return starts, stops
-    rows = np.setdiff1d(_list_rows(starts, stops), find_ended_rows(segment), assume_unique=True)
+    rows = np.setdiff1d(list_rows(starts, stops), find_ended_rows(segment), assume_unique=True)
     return rows, rows + 1
-
-
-def _list_rows(starts: Int64s, stops: Int64s) -> Int64s:
-    lengths = stops - starts
-    ends = np.cumsum(lengths)
-    rows: Int64s = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-    return rows
 
 
 def _can_filter(kind: pa.DataType) -> bool:
@@ -397,14 +390,3 @@ def _can_filter(kind: pa.DataType) -> bool:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _group_endings(segments: Int64s, rows: Int64s, ends: Int64s, now: int) -> list[RowEnding]:
-    """Rows, ordered by segment, as endings at the slide's clock."""
-    _, first = np.unique(segments, return_index=True)
-    pieces = zip(*(np.split(column, first[1:]) for column in (segments, rows, ends)), strict=True)
-    return [
-        RowEnding(int(of[0]), place, np.minimum(until, NEVER), np.full(len(place), now, np.int64))
-        for of, place, until in pieces
-        if len(of)
-    ]
