@@ -10,7 +10,6 @@ cases.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +43,7 @@ from windrow.queries.views.partner_filter import (
     prune_by_directory,
 )
 from windrow.queries.views.plan import Partition, PlanPart, Prune
-from windrow.queries.views.storage import RowEnding, group_endings
+from windrow.queries.views.storage import RowEnding, group_endings, match_copies
 from windrow.store import Store
 
 _KEYS, _CHANGES = "_v keys", "_v changes"
@@ -283,15 +282,10 @@ class StrictUpdate:
         stored = _StoredRows(self.store, previous, now).find(gone)
         begins, _ = to_microseconds(stored.column(definition.time))
         ends, _ = model.expiries(stored, begins)
-        sides = [
-            [*(_plain(stored.column(name)) for name in names), to_arrow(begins), to_arrow(ends)],
-            [
-                *(gone.column(name).cast(_plain(stored.column(name)).type) for name in names),
-                gone.column(self.plan.begins),
-                gone.column(self.plan.ends),
-            ],
-        ]
-        matches = _match_copies(*sides)
+        names_compared = [*names, self.plan.begins, self.plan.ends]
+        plain = [_plain(stored.column(name)) for name in names]
+        columns = pa.table([*plain, to_arrow(begins), to_arrow(ends)], names_compared)
+        matches = match_copies(columns, gone.select(names_compared).cast(columns.schema))[0]
         segments = stored.column(_SEGMENT).to_numpy()[matches]
         rows, old_ends = stored.column(_ROW).to_numpy()[matches], np.minimum(ends[matches], NEVER)
         return group_endings(segments, rows, old_ends, now)
@@ -396,23 +390,3 @@ def _can_filter(kind: pa.DataType) -> bool:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _match_copies(stored: Sequence[Any], wanted: Sequence[Any]) -> Int64s:
-    """The positions of stored rows that equal wanted ones: of equal rows as many as are wanted."""
-    codes = np.zeros(len(stored[0]) + len(wanted[0]), np.int64)
-    for one, other in zip(stored, wanted, strict=True):
-        column = pa.chunked_array([*_chunks(one), *_chunks(other)]).combine_chunks()
-        values = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
-        _, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
-    of_stored, of_wanted = codes[: len(stored[0])], codes[len(stored[0]) :]
-    left = np.bincount(of_wanted, minlength=int(codes.max(initial=0)) + 1)
-    order = np.argsort(of_stored, kind="stable")
-    ordered = of_stored[order]
-    copy = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
-    positions: Int64s = np.sort(order[copy < left[ordered]])
-    return positions
-
-
-def _chunks(column: Any) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
