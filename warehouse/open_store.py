@@ -121,7 +121,7 @@ def open_store(
                 f"this process may not write {store.pins.folder}, so rows that it reads may be removed meanwhile; "
                 "make that folder writable for it",
                 UnpinnedWarning,
-                stacklevel=3,
+                stacklevel=4,  # where `windrow.open` was called
             )
         if not read_only and opened.writable and os.access(root, os.W_OK):
             store.cleared = remove_dead_staging(root)
