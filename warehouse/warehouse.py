@@ -967,7 +967,7 @@ class Warehouse(StreamChanges):
         from windrow.spark import find_engine
 
         wanted = None if names is None else arguments.check_names(names, "names")
-        return runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark))
+        return TableList(runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark)))
 
     def query_plan(self) -> "list[QueryPlanGroup]":
         """Which periodic queries are answered together, what they share and why."""

@@ -349,11 +349,21 @@ class Test_looking_after_it:
             with pytest.raises(windrow.QueryError, match=r"cache_bytes=.* is not a number of bytes"):
                 windrow.open(path, cache_bytes=size)
 
-    def test_gaps_are_shown_as_a_table(self, wh):
+    def test_whatever_is_listed_is_shown_as_a_table(self, wh):
         wh.append("packets", table(1))
         wh.slide("packets", to=at(60))
         assert "<th>kind</th>" in wh.gaps()._repr_html_()
         assert "before first data" in str(wh.gaps())
+        wh.add_query("n", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
+        assert "delivered" in str(wh.run_due(now=True))
+        wh.erase("packets", where="src = 1")
+        assert str(dt.datetime.now(dt.UTC).year) in str(wh.erasures("packets"))
+        assert repr(wh.snapshot()) == f"<Snapshot of commit {wh.status().version}: packets>"
+
+    def test_a_warehouse_whose_files_are_in_a_store_says_where(self, tmp_path):
+        with windrow.open(tmp_path / "w", segments=f"file://{tmp_path}/objects") as wh:
+            assert f"files in file://{tmp_path}/objects" in str(wh.status())
+            assert "<td>uncopied_commits</td>" in wh.status().store._repr_html_()
 
     def test_a_check_does_not_tell_to_check(self, path, wh):
         wh.add_query("n", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
@@ -379,7 +389,7 @@ class Test_looking_after_it:
         assert "0 orphans" in CommandLine(path)("gc").stdout
 
     def test_help_shows_whole_sentences(self, path):
-        for group in ("", "stream", "view", "query", "table", "role", "token", "backup"):
+        for group in ("", "stream", "view", "summary", "query", "table", "role", "token", "backup"):
             output = CommandLine(path)(*filter(None, [group]), "--help").stdout
             assert "..." not in output.replace("[ARGS]...", ""), output
 
