@@ -1,4 +1,4 @@
-"""`bench scale`: window SQL on Spark beside the same SQL over plain Parquet, and how far one catalog reaches.
+"""`bench scale`: SQL on Spark beside plain Parquet, an object store beside the disk, and how far one catalog reaches.
 
 What breaks first is found by putting records of ever more segments, streams and batches into a catalog by the code that
 does so in real life, without the files that they name, and measuring what is done with such a catalog all day.
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 import windrow
 import windrow.spark
+from bench import object_store
 from bench.ingest import session
 from bench.runner import WrongAnswerError
 from bench.seeded import Lines, Measured, SeededBench
@@ -63,16 +64,20 @@ class Size:
     streams: tuple[int, ...]
     batches: tuple[int, ...]
     catalog: bool = False
-    """Whether catalogs are measured; with the first seed they are."""
+    """Whether catalogs and object stores are measured; with the first seed they are."""
+    large_store: bool = False
+    """Whether the window in the object store is a large one."""
 
 
 QUICK = Size(2_000_000, 3, 100, (1_000, 10_000), (100, 1_000), (10_000,))
-FULL = Size(10_000_000, 5, 1_000, (1_000, 10_000, 100_000), (1_000, 10_000, 100_000), (10_000, 1_000_000))
+FULL = Size(
+    10_000_000, 5, 1_000, (1_000, 10_000, 100_000), (1_000, 10_000, 100_000), (10_000, 1_000_000), large_store=True
+)
 
 
 def work(*, quick: bool) -> int:  # noqa: ARG001 - every bench is asked
     """How many times `advance` will be called."""
-    return 3 * 2 + 2
+    return 3 * 2 + 3
 
 
 class World:
@@ -136,6 +141,8 @@ def measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None])
         advance("commits")
         measured.tables += simulate(folder, size)
         advance("catalogs")
+        measure_store(folder, size, measured)
+        advance("object store")
     world = World(folder, size.rows, seed)
     advance(f"{size.rows:,} rows")
     with warnings.catch_warnings():
@@ -188,6 +195,25 @@ def measure_statements(world: World, spark: Any, size: Size, measured: Measured)
 def _rounded(rows: Sequence[Any]) -> list[str]:
     """Rows in an order of their own, sums of floats without their last digits."""
     return sorted(repr([float(f"{v:.9g}") if isinstance(v, float) else v for v in row]) for row in rows)
+
+
+def measure_store(folder: Path, size: Size, measured: Measured) -> None:
+    """What an object store costs beside files on disk."""
+    figures = object_store.measure(folder, quick=not size.large_store)
+    lines = Lines(
+        "Segments in an object store",
+        f"{figures.files} files of {figures.file_bytes / 1e6:.0f} MB; a store that takes "
+        f"{1e3 * object_store.FIRST_BYTE_SECONDS:.0f} ms to its first byte and gives "
+        f"{object_store.BYTES_PER_SECOND / 1e6:.0f} MB/s. Warm: in times of files on disk; cold: milliseconds.",
+        ["warm / disk", "cold"], "cold",
+    )  # fmt: skip
+    lines.lines = {name: {"warm / disk": ratio} for name, ratio in figures.warm.items()} | {
+        "a probe that fetches its files": {"cold": figures.cold_milliseconds},
+        "the next key": {"cold": figures.second_milliseconds},
+    }
+    measured.tables.append(lines)
+    measured.aims.append(Aim("warm cache of an object store / files on disk, geometric mean", figures.warm_ratio, 1.1))
+    measured.aims.append(Aim("cold probe, requests a file", figures.requests_per_file, 1.0))
 
 
 def measure_commits(folder: Path, commits: int) -> Lines:

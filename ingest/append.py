@@ -20,7 +20,7 @@ from windrow.files import disk_errors
 from windrow.indexes.row_model import SEQ
 from windrow.ingest.backpressure import wait_for_spool_space
 from windrow.ingest.errors import SPARK_ERRORS, translate_error
-from windrow.ingest.expressions import TimeLimits, can_sort_in_sql, find_latest_time, sort_rows
+from windrow.ingest.expressions import TimeLimits, can_sort_in_sql, find_latest_time, leave_unsorted, sort_rows
 from windrow.ingest.schemas import ColumnPlan, evolve_stream, plan_columns
 from windrow.ingest.session import (
     WRITE_SETTINGS,
@@ -50,6 +50,9 @@ _DICTIONARY_BYTES = 32 << 10
 # there is, and only cores count.
 _TASK_BYTES = 512 << 20
 _UNKNOWN_BYTES = 1 << 50
+DRIVER_SORT_BYTES = 64 << 20
+"""Frames up to this size, by Spark's estimate, are written unsorted: the driver, which reads them anyway, has sorted
+them sooner than a job with a sort is planned, compiled and run (`bench cold`)."""
 # How often, in seconds, files under construction are looked at, and after how many new bytes one is synced.
 _SYNC_INTERVAL = 0.05
 _SYNC_STEP_BYTES = 8 << 20
@@ -211,7 +214,9 @@ def _record_progress(job: Append, latest: int | None) -> None:
 
 def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: TimeLimits, folder: Path) -> list[Path]:
     """Let Spark write the rows under `folder`; return the files in the order of arrival."""
-    rows = coalesce_partitions(df)
+    size = estimate_bytes(df)
+    is_small = size <= DRIVER_SORT_BYTES
+    rows = coalesce_partitions(df, size)
     if columns.expressions is not None:
         rows = rows.select(*columns.expressions)
     try:
@@ -220,7 +225,8 @@ def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: Time
 
             return stage_in_workers(rows, job, limits, folder)
         with apply_settings(df.sparkSession, WRITE_SETTINGS):
-            output = sort_rows(rows, job, limits).write.mode("error")
+            arranged = leave_unsorted(rows, job) if is_small else sort_rows(rows, job, limits)
+            output = arranged.write.mode("error")
             for name, value in choose_writer_options(job).items():
                 output = output.option(name, value)
             with sync_in_background(folder):
@@ -266,22 +272,29 @@ def _column_options(settings: dict[str, Any]) -> dict[str, str]:
     return options
 
 
-def coalesce_partitions(df: "DataFrame") -> "DataFrame":
+def coalesce_partitions(df: "DataFrame", size: int) -> "DataFrame":
     """Reduce partitions to about the number of cores, so that a slide does not merge one file per small task.
 
-    Very large frames keep more partitions, and a frame that has few is left alone.
+    Very large frames keep more partitions, and a frame that has few is left alone; of a small one they are not even
+    counted, since Spark would compile its plan for that.
     """
-    spark: Any = df.sparkSession
-    cores = max(1, spark.sparkContext.defaultParallelism)
-    execution = df._jdf.queryExecution()
-    # An adaptive plan knows its number of partitions only after it has run.
-    if execution.executedPlan().getClass().getSimpleName() != "AdaptiveSparkPlanExec":
-        if execution.toRdd().getNumPartitions() <= 2 * cores:
-            return df
-    elif (
-        execution.analyzed().getClass().getSimpleName() == "Repartition"
-        and execution.analyzed().numPartitions() <= 2 * cores
-    ):
+    cores, execution = count_cores(df), df._jdf.queryExecution()
+    analyzed, plan = execution.analyzed(), execution.executedPlan()
+    if analyzed.getClass().getSimpleName() == "Repartition" and analyzed.numPartitions() <= 2 * cores:
         return df
-    size = int(execution.optimizedPlan().stats().sizeInBytes())
+    # An adaptive plan knows its number of partitions only after it has run.
+    is_adaptive = plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec"
+    if size > DRIVER_SORT_BYTES and not is_adaptive and execution.toRdd().getNumPartitions() <= 2 * cores:
+        return df
     return df.coalesce(cores if size > _UNKNOWN_BYTES else max(cores, size // _TASK_BYTES))
+
+
+def count_cores(df: "DataFrame") -> int:
+    """How many tasks the session runs at once."""
+    spark: Any = df.sparkSession
+    return max(1, int(spark.sparkContext.defaultParallelism))
+
+
+def estimate_bytes(df: "DataFrame") -> int:
+    """How large a frame is, by Spark's estimate."""
+    return int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())

@@ -81,6 +81,12 @@ def sort_rows(rows: DataFrame, append: Append, limits: TimeLimits) -> DataFrame:
         return spark.sql(f"SELECT {columns}, {SEQ} FROM ({numbered} FROM ({placed})) SORT BY {order}")
 
 
+def leave_unsorted(rows: DataFrame, append: Append) -> DataFrame:
+    """Rows as they come, without `_seq`: the driver sorts them, and numbers them as they lie in their files."""
+    columns = [F.col(quote_name(name)) for name in append.schema.names]
+    return rows.select(*columns, F.lit(None).cast(T.LongType()).alias(SEQ))
+
+
 def _add_times(rows: DataFrame, append: Append) -> tuple[DataFrame, str]:
     """Give rows, and the SQL of their event times and, where rows have their own, expiries."""
     names = {TS: append.model.time} | ({EXP: append.model.expires} if append.model.expires is not None else {})

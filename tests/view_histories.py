@@ -1,4 +1,4 @@
-"""Histories of two streams and four views: operations that can be repeated, and the expected state after each."""
+"""Histories of two streams and six views: operations that can be repeated, and the expected state after each."""
 
 import datetime as dt
 import random
@@ -22,6 +22,7 @@ VIEWS = {
     "brief": "SELECT a.k, a.x AS ax, b.x AS bx FROM a [WINDOW 2 MINUTES] JOIN b ON a.k = b.k",
     "thrice": "SELECT p.*, b.x AS cx FROM pairs p JOIN b USING (k)",
     "keys": "SELECT k FROM a UNION SELECT k FROM b",
+    "lonely": "SELECT a.k, a.x FROM a [WINDOW 5 MINUTES] ANTI JOIN b [WINDOW 1 MINUTE] ON a.k = b.k AND b.x > 0",
     "totals": "SELECT a.k, count(*) AS n, sum(a.x) AS total, max(b.x) AS most "
     "FROM a JOIN b [WINDOW 4 MINUTES] ON a.k = b.k GROUP BY a.k HAVING count(*) > 1",
 }
@@ -104,6 +105,13 @@ class ExpectedViews:
             "brief": brief,
             "thrice": view_oracle.View([top], MINUTE),
             "keys": view_oracle.View(keys, MINUTE, distinct=True),
+            "lonely": view_oracle.Negation(
+                view_oracle.Part(self.a, 5 * MINUTE),
+                view_oracle.Part(self.b, MINUTE),
+                lambda one, other: same(one, other) and other.values["x"] > 0,
+                lambda row: dict(row.values),
+                MINUTE,
+            ),
         }
 
     def do(self, operation: tuple[Any, ...]) -> None:

@@ -160,3 +160,39 @@ class View:
                 if self.clock is not None and begins <= self.clock < ends and join.fits(*rows):
                     actual[tuple(join.gives(*rows).items()), begins, ends, None] += 1
         return actual
+
+
+@dataclass
+class Negation:
+    """The rows of one input that fit no row of another one that lives."""
+
+    left: Part
+    right: Part
+    fits: Callable[..., bool]
+    gives: Callable[..., dict[str, Any]]
+    delta: int
+    clock: int | None = None
+    rows: list[Row] = field(default_factory=list)
+
+    def follow(self) -> bool:
+        """Move to the lesser of the inputs' clocks, if that is further than before; all is computed from scratch."""
+        clocks = [part.of.clock for part in (self.left, self.right)]
+        if any(clock is None for clock in clocks):
+            return False
+        now = min(clocks) // self.delta * self.delta  # type: ignore[type-var,operator]
+        if self.clock is not None and now <= self.clock:
+            return False
+        kept, partners = (
+            [row for row in part.of.rows if row.ts <= now < part.ends(row)] for part in (self.left, self.right)
+        )
+        self.clock = now
+        self.rows = [
+            Row(self.gives(row), row.ts, self.left.ends(row))
+            for row in kept
+            if not any(self.fits(row, partner) for partner in partners)
+        ]
+        return True
+
+    def live(self) -> Counter[Any]:
+        """What the view holds at its clock."""
+        return Counter((tuple(row.values.items()), row.ts, row.exp, None) for row in self.rows)

@@ -104,6 +104,11 @@ def create_view(
     with ExitStack() as stack:
         written = sql
         sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack, recompute=recompute)
+        schema = describe_columns(store, name, plan, snapshot.tables)
+        if plan.partition is not None and any(pa.types.is_nested(field.type) for field in schema):
+            # Rows that have ended are found by their values, which lists and structs are not compared by.
+            sql, plan = _plan_in_snapshot(snapshot, name, written, retroactive, recompute=True)
+            schema = describe_columns(store, name, plan, snapshot.tables)
         draft = replace(
             _draft_view(name, sql, plan, snapshot),
             retroactive=tuple(retroactive),
@@ -112,7 +117,6 @@ def create_view(
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
-        schema = describe_columns(store, name, plan, snapshot.tables)
         if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
             key = plan.keys.result or None  # by them the rows are found that newer ones push out
         columns = list(schema)[0 if plan.recompute else 2 :]

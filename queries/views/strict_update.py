@@ -10,6 +10,7 @@ cases.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +19,11 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.end_overrides import find_ended_rows, read_ends
-from windrow.indexes.row_model import NEVER, Int64s
+from windrow.indexes.row_model import NEVER, Int64s, to_microseconds
 from windrow.indexes.segments import Segment
 from windrow.queries.engine import arrow_source, cursor_pool
 from windrow.queries.engine.types import quote_name
-from windrow.queries.sql.analysis import analyse
+from windrow.queries.sql import parse_tree
 from windrow.queries.views.delta_sql import BATCH_ROWS, UpdateInputs, translating_errors
 from windrow.queries.views.inputs import (
     ALL,
@@ -32,8 +33,6 @@ from windrow.queries.views.inputs import (
     RelationBinder,
     SegmentGroup,
     UpdateInterval,
-    ends_sql,
-    time_sql,
 )
 from windrow.queries.views.partner_filter import (
     MANY_PARTNER_ROWS,
@@ -48,11 +47,12 @@ from windrow.queries.views.plan import Partition, PlanPart, Prune
 from windrow.queries.views.storage import RowEnding
 from windrow.store import Store
 
-_BEFORE, _AFTER, _KEYS, _STORED = "_v before", "_v after", "_v keys", "_v stored"
+_KEYS, _CHANGES = "_v keys", "_v changes"
 _STATE, _OWNER = "_v state", "_v part"
 _ENDED, _STAYS, _NEW = 0, 1, 2
 """Rows of an input that an override has ended since the last update; that were there; that have come."""
-_SEGMENT, _ROW, _END, _COPY = "_v segment", "_v row", "_v end", "_v copy"
+_CAME = f'"{_STATE}" = {_NEW}'
+_SEGMENT, _ROW = "_v segment", "_v row"
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class StrictUpdate:
                     return []
                 if not self._store_changed_rows():
                     return []
-                self._store_results()
-                self._changes = f"FROM {quote_name(_AFTER)} EXCEPT ALL FROM {quote_name(_BEFORE)}"
+                self._store_changes()
+                self._changes = f"SELECT * EXCLUDE ({quote_name(_STATE)}) FROM {quote_name(_CHANGES)} WHERE {_CAME}"
                 return self._find_ended()
         except BaseException:
             self.pooled.release(reusable=False)
@@ -142,10 +142,10 @@ class StrictUpdate:
             state, position = self._state(part), self.update.positions[part.name]
             groups = stays.find_groups(part, state, position, KNOWN)
             known[part.number] = _Rows(part, groups, stays)
-            self._create_table(part, state.definition)
-            self._insert(part, _NEW, _Rows(part, came.find_groups(part, state, position, NEW), came))
+            self._create_table(_Rows(part, came.find_groups(part, state, position, NEW), came))
             ended_groups = [g for g in (_keep_ended(group, before, now) for group in groups) if g is not None]
-            self._insert(part, _ENDED, _Rows(part, ended_groups, ended, _pick_ended(before, now)))
+            if ended_groups:
+                self._insert(part, _ENDED, self._register(_Rows(part, ended_groups, ended, _pick_ended(before, now))))
         if not self._store_keys(known):
             return False
         for part in self.plan.parts:
@@ -155,18 +155,28 @@ class StrictUpdate:
     def _columns(self, part: PlanPart, definition: StreamDefinition) -> list[str]:
         """The columns that the statement may read."""
         names = definition.schema.names
-        needed = {*analyse(self.plan.statement).columns_read(names), *self.partition.columns[part.number]}
-        return [name for name in names if name in needed]
+        named = {name.lower() for name in self.partition.columns[part.number]}
+        for visit in parse_tree.walk(self.plan.statement.tree):
+            if visit.node.get("class") == "STAR" and visit.node["relation_name"].lower() in ("", part.alias.lower()):
+                return list(names)
+            path = [str(name).lower() for name in visit.node.get("column_names") or ()]
+            if path and (len(path) != 2 or path[0] == part.alias.lower()):
+                named.update(path)  # what is longer may be a field of a column
+            named.update(name.lower() for name in visit.node.get("using_columns") or ())
+        return [name for name in names if name.lower() in named]
 
     def _table(self, part: PlanPart) -> str:
         return f"{part.relation} rows"
 
-    def _create_table(self, part: PlanPart, definition: StreamDefinition) -> None:
-        relation = self._register(_Rows(part, (), RelationBinder(self.store, self.pooled, self.update.interval)))
-        names = ", ".join(map(quote_name, [*self._columns(part, definition), *self.plan.time_columns(part)]))
-        self._store(
-            self._table(part), f"SELECT {names}, 0::TINYINT AS {quote_name(_STATE)} FROM {quote_name(relation)} LIMIT 0"
-        )
+    def _create_table(self, rows: _Rows) -> None:
+        """Begin a part's table with its new rows."""
+        part, relation = rows.part, self._register(rows)
+        state = f"{_NEW}::TINYINT AS {quote_name(_STATE)}"
+        self._store(self._table(part), f"SELECT {self._shown(part)}, {state} FROM {quote_name(relation)}")
+
+    def _shown(self, part: PlanPart) -> str:
+        columns = self._columns(part, self._state(part).definition)
+        return ", ".join(map(quote_name, [*columns, *self.plan.time_columns(part)]))
 
     def _register(self, rows: _Rows, value_filter: tuple[str, Mask] | None = None, prune: Prune | None = None) -> str:
         """Give rows of a part a name of their own."""
@@ -175,14 +185,9 @@ class StrictUpdate:
         rows.binder.register_part(named, definition, rows.groups, hidden, rows.prune or prune, value_filter)
         return named.relation
 
-    def _insert(self, part: PlanPart, state: int, rows: _Rows) -> None:
-        if rows.groups:
-            self._insert_from(part, state, quote_name(self._register(rows)))
-
-    def _insert_from(self, part: PlanPart, state: int, source: str) -> None:
-        names = self._columns(part, self._state(part).definition)
-        columns = ", ".join(map(quote_name, [*names, *self.plan.time_columns(part)]))
-        self._run(f"INSERT INTO {quote_name(self._table(part))} SELECT {columns}, {state} FROM {source}")
+    def _insert(self, part: PlanPart, state: int, relation: str, condition: str = "") -> None:
+        source = f"{quote_name(relation)} s {condition}"
+        self._run(f"INSERT INTO {quote_name(self._table(part))} SELECT {self._shown(part)}, {state} FROM {source}")
 
     def _store_keys(self, known: dict[int, _Rows]) -> int:
         """Which partitions have changed, and by which part; returns how many."""
@@ -223,7 +228,7 @@ class StrictUpdate:
             return
         relation = self._register(rows, *self._narrow(part, rows, keys, count))
         same = " AND ".join(f"s.{quote_name(column)} IS NOT DISTINCT FROM k.c{n}" for n, column in enumerate(columns))
-        self._insert_from(part, _STAYS, f"{quote_name(relation)} s SEMI JOIN {keys} k ON {same}")
+        self._insert(part, _STAYS, relation, f"SEMI JOIN {keys} k ON {same}")
 
     def _narrow(
         self, part: PlanPart, rows: _Rows, keys: str, count: int
@@ -232,63 +237,63 @@ class StrictUpdate:
         columns, definition = self.partition.columns[part.number], self._state(part).definition
         segments = [segment for group in rows.groups for segment in group.segments]
         values = self.pooled.cursor.sql(f"FROM {keys}").to_arrow_table()
-        searched = list(takewhile(columns.__contains__, definition.key))
+        searched, prune = list(takewhile(columns.__contains__, definition.key)), None
         if searched and count <= min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
             picked = [values.column(f"c{columns.index(column)}") for column in searched]
             ranges = encode_partner_ranges(definition, picked)
-            if ranges is not None:
-                return None, prune_by_directory(self.store, definition, ranges)
+            prune = None if ranges is None else prune_by_directory(self.store, definition, ranges)
         if count * MANY_PARTNER_ROWS < sum(segment.rows for segment in segments):
             for position, column in enumerate(columns):
                 kind, of_key = definition.schema.field(column).type, values.column(f"c{position}").combine_chunks()
                 if of_key.type.equals(kind) and not of_key.null_count and _can_filter(kind):
-                    return (column, make_mask(of_key)), None
-        return None, None
+                    return (column, make_mask(of_key)), prune
+        return None, prune
 
     # -- results -------------------------------------------------------------------------------------------------------
 
-    def _store_results(self) -> None:
-        """The results of the changed partitions as of the last update, and as of this one."""
-        now = self.update.interval.now
-        for name, there in ((_BEFORE, f"{{state}} <> {_NEW}"), (_AFTER, f"{{state}} <> {_ENDED} AND {{ends}} > {now}")):
+    def _store_changes(self) -> None:
+        """The results of the changed partitions that only the last update had, and those that only this one has."""
+        now, answers = self.update.interval.now, []
+        for there in (f"{{state}} <> {_NEW}", f"{{state}} <> {_ENDED} AND {{ends}} > {now}"):
+            inputs = []
             for part in self.plan.parts:
-                ends = quote_name(self.plan.time_columns(part)[1])
-                where = there.format(state=quote_name(_STATE), ends=ends)
-                self.pooled.create_view(part.relation, f"FROM {quote_name(self._table(part))} WHERE {where}")
-            self._store(name, f"SELECT * FROM ({self.plan.sql}\n)")
+                where = there.format(state=quote_name(_STATE), ends=quote_name(self.plan.time_columns(part)[1]))
+                rows = f"SELECT {self._shown(part)} FROM {quote_name(self._table(part))} WHERE {where}"
+                inputs.append(f"{quote_name(part.relation)} AS ({rows})")
+            answers.append(f"(WITH {', '.join(inputs)} SELECT * FROM ({self.plan.sql}\n))")
+        before, after = answers
+        state = quote_name(_STATE)
+        self._store(
+            _CHANGES,
+            f"WITH before AS MATERIALIZED {before}, after AS MATERIALIZED {after} "
+            f"SELECT {_ENDED}::TINYINT AS {state}, * FROM (FROM before EXCEPT ALL FROM after) "
+            f"WHERE {quote_name(self.plan.ends)} > {now} "
+            f"UNION ALL SELECT {_NEW}::TINYINT, * FROM (FROM after EXCEPT ALL FROM before)",
+        )
 
     def _find_ended(self) -> list[RowEnding]:
         """Find the results that are no more among the view's rows."""
         previous, now = self.update.previous, self.update.interval.now
         assert previous is not None
-        ends = quote_name(self.plan.ends)
-        gone = f"(FROM {quote_name(_BEFORE)} EXCEPT ALL FROM {quote_name(_AFTER)})"
-        ended = self.pooled.cursor.sql(f"FROM {gone} WHERE {ends} > {now}").to_arrow_table()
-        if not ended.num_rows:
+        gone = self.pooled.cursor.sql(f"FROM {quote_name(_CHANGES)} WHERE NOT {_CAME}").to_arrow_table()
+        if not gone.num_rows:
             return []
-        candidates = _StoredRows(self.store, previous, now).find(ended)
-        definition = previous.definition
+        definition, model = previous.definition, previous.definition.model
         names = [n for n in definition.schema.names if n not in (definition.time, definition.expires)]
-        compared = [*names, self.plan.begins, self.plan.ends]
-        schema, model = definition.schema, definition.model
-        begins = time_sql(model.time, schema.field(model.time).type)
-        self.pooled.offer_table(_STORED, candidates)
-        self.pooled.offer_table("_v gone", ended.select(compared))
-        shown = ", ".join(map(quote_name, compared))
-        copies = f"row_number() OVER (PARTITION BY {shown}) AS {quote_name(_COPY)}"
-        of_view = (
-            f"SELECT {', '.join(map(quote_name, names))}, {begins} AS {quote_name(self.plan.begins)}, "
-            f"{ends_sql(model, schema, None)} AS {quote_name(self.plan.ends)}, "
-            f"{quote_name(_SEGMENT)}, {quote_name(_ROW)} FROM {quote_name(_STORED)}"
-        )
-        same = " AND ".join(f"s.{quote_name(n)} IS NOT DISTINCT FROM g.{quote_name(n)}" for n in (*compared, _COPY))
-        stored = f"(SELECT *, {copies} FROM ({of_view}))"
-        matches = self.pooled.cursor.sql(
-            f"SELECT s.{quote_name(_SEGMENT)}, s.{quote_name(_ROW)}, s.{ends} FROM {stored} s "
-            f'SEMI JOIN (SELECT *, {copies} FROM "_v gone") g ON {same} ORDER BY ALL'
-        ).to_arrow_table()
-        segments, rows, until = (column.to_numpy() for column in matches.columns)
-        return _group_endings(segments, rows, until, now)
+        stored = _StoredRows(self.store, previous, now).find(gone)
+        begins, _ = to_microseconds(stored.column(definition.time))
+        ends, _ = model.expiries(stored, begins)
+        sides = [
+            [*(_plain(stored.column(name)) for name in names), to_arrow(begins), to_arrow(ends)],
+            [
+                *(gone.column(name).cast(_plain(stored.column(name)).type) for name in names),
+                gone.column(self.plan.begins),
+                gone.column(self.plan.ends),
+            ],
+        ]
+        matches = _match_copies(*sides)
+        segments = stored.column(_SEGMENT).to_numpy()[matches]
+        return _group_endings(segments, stored.column(_ROW).to_numpy()[matches], ends[matches], now)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -334,7 +339,7 @@ class _StoredRows:
             encoded = encode_partner_ranges(definition, keys.columns)
             pruned = None if encoded is None else prune_by_directory(self._store, definition, encoded)(segments)
             ranges = None if pruned is None else pruned[1]
-        elif definition.key:
+        if definition.key and ranges is None:
             kind, of_key = definition.schema.field(definition.key[0]).type, values[0].combine_chunks()
             if of_key.type.equals(kind) and not of_key.null_count and _can_filter(kind):
                 ranges = self._filter(segments, definition.schema.field(definition.key[0]), make_mask(of_key))
@@ -399,10 +404,31 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
+def _match_copies(stored: Sequence[Any], wanted: Sequence[Any]) -> Int64s:
+    """The positions of stored rows that equal wanted ones: of equal rows as many as are wanted."""
+    codes = np.zeros(len(stored[0]) + len(wanted[0]), np.int64)
+    for one, other in zip(stored, wanted, strict=True):
+        column = pa.chunked_array([*_chunks(one), *_chunks(other)]).combine_chunks()
+        values = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+        _, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    of_stored, of_wanted = codes[: len(stored[0])], codes[len(stored[0]) :]
+    left = np.bincount(of_wanted, minlength=int(codes.max(initial=0)) + 1)
+    order = np.argsort(of_stored, kind="stable")
+    ordered = of_stored[order]
+    copy = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    positions: Int64s = np.sort(order[copy < left[ordered]])
+    return positions
+
+
+def _chunks(column: Any) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
 def _group_endings(segments: Int64s, rows: Int64s, ends: Int64s, now: int) -> list[RowEnding]:
-    """Rows, ordered by segment, as endings at the slide's clock."""
-    _, first = np.unique(segments, return_index=True)
-    pieces = zip(*(np.split(column, first[1:]) for column in (segments, rows, ends)), strict=True)
+    """Rows as endings at the slide's clock, segment by segment."""
+    order = np.argsort(segments, kind="stable")
+    _, first = np.unique(segments[order], return_index=True)
+    pieces = zip(*(np.split(column[order], first[1:]) for column in (segments, rows, ends)), strict=True)
     return [
         RowEnding(int(of[0]), place, np.minimum(until, NEVER), np.full(len(place), now, np.int64))
         for of, place, until in pieces

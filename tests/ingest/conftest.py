@@ -16,6 +16,15 @@ NOW = dt.datetime(2026, 11, 16, 12, 0, tzinfo=dt.UTC)
 MICROS = int(NOW.timestamp() * 1_000_000)
 
 
+@pytest.fixture(autouse=True)
+def sorted_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who sorts small frames: in tests that do not say so Spark, as it does with large ones."""
+    who: str = getattr(request, "param", "spark")
+    if "spark" in request.fixturenames and who == "spark":
+        monkeypatch.setattr("windrow.ingest.append.DRIVER_SORT_BYTES", -1)
+    return who
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., windrow.Warehouse]]:
     """Opens warehouses whose wall clock stands at NOW, and closes them."""

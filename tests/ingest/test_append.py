@@ -16,12 +16,16 @@ import windrow.spark
 NOW = dt.datetime(2026, 11, 16, 12, 0, tzinfo=dt.UTC)
 UTC = pa.timestamp("us", "UTC")
 LAYOUTS = [
-    pytest.param(windrow.Index("round-robin", 3, 4), id="round-robin"),
-    pytest.param(windrow.Index("random", 3, 4), id="random", marks=pytest.mark.soak),
-    pytest.param(windrow.Index("chronological", 2, 3), id="chronological", marks=pytest.mark.soak),
-    pytest.param(windrow.Index("wave-insertion", 4), id="wave-insertion", marks=pytest.mark.soak),
-    pytest.param(windrow.Index("wave-expiry", 4), id="wave-expiry"),
-    pytest.param(windrow.Index("append-only"), id="append-only"),
+    pytest.param(windrow.Index("round-robin", 3, 4), "spark", id="round-robin"),
+    pytest.param(windrow.Index("random", 3, 4), "spark", id="random", marks=pytest.mark.soak),
+    pytest.param(windrow.Index("chronological", 2, 3), "spark", id="chronological", marks=pytest.mark.soak),
+    pytest.param(windrow.Index("wave-insertion", 4), "spark", id="wave-insertion", marks=pytest.mark.soak),
+    pytest.param(windrow.Index("wave-expiry", 4), "spark", id="wave-expiry"),
+    pytest.param(windrow.Index("append-only"), "spark", id="append-only"),
+    pytest.param(windrow.Index("round-robin", 3, 4), "driver", id="round-robin, sorted by the driver"),
+    pytest.param(
+        windrow.Index("append-only"), "driver", id="append-only, sorted by the driver", marks=pytest.mark.soak
+    ),
 ]
 
 
@@ -69,7 +73,7 @@ def pair(make):
 
 
 class Test_the_same_rows_give_the_same_warehouse:
-    @pytest.mark.parametrize("index", LAYOUTS)
+    @pytest.mark.parametrize(("index", "sorted_by"), LAYOUTS, indirect=["sorted_by"])
     def test_in_every_layout(self, pair, frame, same, index):
         """Slide by slide, with rejected rows for every reason, late rows, and a clock that stands before and after."""
         never = index.name == "append-only"
@@ -206,6 +210,7 @@ class Test_the_same_rows_give_the_same_warehouse:
             wh.slide("s", NOW)
         same(direct, sparked, "s", (None, "3 minutes"))
 
+    @pytest.mark.parametrize("sorted_by", ["spark", "driver"], indirect=True)
     def test_ties_follow_arrival(self, spark, pair):
         """Rows of one partition keep their order; `_seq` counts the rows that are taken and no others."""
         import pyarrow.parquet as pq
@@ -240,6 +245,7 @@ class Test_a_batch_is_in_once:
     def table(self, count: int) -> pa.Table:
         return pa.table({"ts": pa.array([NOW - minutes(1)] * count, UTC), "k": range(count)}, schema=self.SCHEMA)
 
+    @pytest.mark.parametrize("sorted_by", ["spark", "driver"], indirect=True)
     def test_whichever_way_it_comes_again(self, pair, frame):
         direct, sparked = pair(self.SCHEMA, time="ts", key="k", slide="1 minute", lifetime="10 minutes")
         windrow.spark.append(frame(self.table(10)), sparked, "s", batch_id="b1")

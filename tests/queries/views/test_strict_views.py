@@ -6,11 +6,14 @@ Requests and replies come late, in any order, and inputs slide apart from each o
 import datetime as dt
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import plain_duckdb
 import windrow
+from windrow.queries.views.storage import ViewSlide
+from windrow.queries.views.strict_update import StrictUpdate, _group_endings, _match_copies
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("j", pa.int64()), ("word", pa.string())])
@@ -119,7 +122,7 @@ def test_a_strict_view_is_its_statement_over_the_live_rows_at_each_slide(tmp_pat
     world = World(tmp_path / "w")
     with world.wh as wh:
         waiting = list(VIEWS)
-        for minute in range(1, 13):
+        for minute in range(1, 11):
             while waiting and (minute >= 4 or len(waiting) > len(VIEWS) // 2):  # the others are filled from old rows
                 name = waiting.pop()
                 view = world.create(name, VIEWS[name])
@@ -129,3 +132,126 @@ def test_a_strict_view_is_its_statement_over_the_live_rows_at_each_slide(tmp_pat
         shown = {name: world.answer(name) for name in VIEWS}
     with windrow.open(world.path) as world.wh:
         assert {name: world.answer(name) for name in VIEWS} == shown
+
+
+ABOVE = {
+    "w_plain": ("SELECT k, word FROM v WHERE j < 2", "v"),
+    "w_join": (f"SELECT v.j, c.word AS other FROM v JOIN {C} c ON v.k = c.k", "v"),
+    "w_anti": (f"SELECT c.k, c.j FROM {C} c ANTI JOIN v ON v.k = c.k", "v"),
+    "w_of_w": ("SELECT word FROM w_plain EXCEPT SELECT word FROM c", "w_plain"),
+    "w_count": ("SELECT j, count(*) AS n FROM v GROUP BY j", "v"),
+}
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.4], ids=["together", "apart"])
+def test_views_of_a_strict_view_are_their_statements_too(tmp_path, apart):
+    """Rows that end early below end early above: v is computed from a and b, w from v, and from c."""
+    world = World(tmp_path / "w")
+    inner = f"SELECT a.k, a.j, a.word FROM {A} a ANTI JOIN {B} b ON a.k = b.k"
+    with world.wh as wh:
+        world.create("v", inner)
+        texts = {"v": f"({inner}) AS v"}
+        for name, (sql, below) in ABOVE.items():
+            expanded = sql.replace(f"FROM {below}", f"FROM {texts[below]}").replace(
+                f"JOIN {below} ", f"JOIN {texts[below]} "
+            )
+            texts[name] = f"({expanded}) AS {name}"
+            wh.create_view(name, sql)
+            world.views[name] = expanded
+        assert not any(view.recomputed for view in wh.views() if view.name != "w_count")
+        for minute in range(1, 12):
+            world.step(minute, apart=apart)
+        assert not list(wh.check().problems)
+
+
+def test_rows_that_end_are_found_in_any_order_of_segments_and_copy_by_copy():
+    stored, wanted = [pa.array(["x", "y", "x", None, "x"])], [pa.array(["x", None, "x", "z"])]
+    assert _match_copies(stored, wanted).tolist() == [0, 2, 3]
+    segments, rows, ends = (np.array(values, np.int64) for values in ([7, 7, 3, 9, 3], [1, 5, 2, 4, 8], [20] * 5))
+    endings = _group_endings(segments, rows, ends, 10)
+    assert {ending.segment: ending.rows.tolist() for ending in endings} == {3: [2, 8], 7: [1, 5], 9: [4]}
+
+
+def test_results_with_lists_are_recomputed(tmp_path):
+    world = World(tmp_path / "w")
+    with world.wh as wh:
+        sql = f"SELECT [a.k, a.j] AS both FROM {A} a ANTI JOIN {B} b ON a.k = b.k"
+        assert world.create("v", sql).recomputed
+        assert wh.create_view("forced", VIEWS["v_anti"], recompute=True).recomputed
+        for minute in range(1, 4):
+            world.step(minute)
+        assert world.answer("forced") == world.truth(VIEWS["v_anti"], wh.now("forced"))
+
+
+def test_old_snapshots_and_backups_see_the_rows_of_their_commit(tmp_path):
+    world = World(tmp_path / "w", keys=4)
+    with world.wh as wh:
+        world.create("v", VIEWS["v_left"], key="k")
+        for minute in range(1, 8):
+            world.step(minute, count=8)
+        shown = world.answer("v")
+        with wh.snapshot() as snapshot:
+            for minute in range(8, 11):
+                world.step(minute, count=8)
+            assert sorted(snapshot.sql("SELECT k, j, word FROM v").fetchall(), key=repr) == shown
+        shown = world.answer("v")
+        wh.backup(tmp_path / "copy")
+        wh.gc()
+        assert world.answer("v") == shown
+    windrow.restore(tmp_path / "copy", tmp_path / "again")
+    with windrow.open(tmp_path / "again") as world.wh:
+        assert world.answer("v") == shown
+        assert not list(world.wh.check().problems)
+
+
+def test_erasing_rows_below_fills_a_strict_view_anew(tmp_path):
+    world = World(tmp_path / "w", keys=3)
+    with world.wh as wh:
+        world.create("v", VIEWS["v_anti"])
+        for minute in range(1, 7):
+            world.step(minute, count=6)
+        wh.erase("b", keys=[1])
+        world.rows["b"] = [row for row in world.rows["b"] if row["k"] != 1]
+        world.check("v")
+        world.step(7)
+
+
+def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, monkeypatch):
+    """The same new rows beside ten times as many old ones: as many rows are computed with, written and ended."""
+
+    def work(minutes: int) -> tuple[int, ...]:
+        world, counts = World(tmp_path / str(minutes), seed=5), [0, 0]
+        store_changes, end_rows = StrictUpdate._store_changes, ViewSlide.end_rows
+
+        def count_rows(update: StrictUpdate) -> None:
+            tables = [f'"{part.relation} rows"' for part in update.plan.parts]
+            counts[0] += sum(update._count(table) for table in tables)
+            store_changes(update)
+
+        def count_ended(view: ViewSlide, endings) -> None:
+            counts[1] += sum(len(ending.rows) for ending in endings)
+            end_rows(view, endings)
+
+        with world.wh as wh:
+            for name in "pq":
+                wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime="1 day")
+            wh.create_view("v", "SELECT p.k, p.word, q.j FROM p LEFT JOIN q ON p.k = q.k", key="k")
+            for minute in range(1, minutes + 1):
+                for name in "pq":
+                    keys = [100 * minute + n for n in range(50)]
+                    rows = [
+                        {"ts": at(minute - 0.5), "k": k, "j": 1, "word": "x"}
+                        for k in keys[len(keys) // 2 * (name == "q") :]
+                    ]
+                    wh.append(name, pa.Table.from_pylist(rows, SCHEMA))
+                    wh.slide(name, to=at(minute))
+            with monkeypatch.context() as patch:
+                patch.setattr(StrictUpdate, "_store_changes", count_rows)
+                patch.setattr(ViewSlide, "end_rows", count_ended)
+                rows = [{"ts": at(minutes + 0.5), "k": 100 * minutes + n, "j": 2, "word": "y"} for n in range(10)]
+                wh.append("q", pa.Table.from_pylist(rows, SCHEMA))
+                wh.slide("p", to=at(minutes + 1))
+                wh.slide("q", to=at(minutes + 1))
+            return (*counts, wh.stream("v").last.inserted)
+
+    assert work(30) == work(3) == (20, 10, 10)
