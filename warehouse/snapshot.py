@@ -387,6 +387,9 @@ class Snapshot:
         other._release = self._release
         return other
 
+    def __repr__(self) -> str:
+        return f"<Snapshot of commit {self.version}: {', '.join(self.streams()) or 'no streams'}>"
+
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""
         return sorted(self._views)
