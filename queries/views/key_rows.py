@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.column_cache import SegmentRanges, list_rows
 from windrow.indexes.end_overrides import read_ends
 from windrow.indexes.row_model import SEQ, Bools, Int64s
 from windrow.indexes.segments import Segment
@@ -180,7 +180,7 @@ class KeyedRows:
     def _read_segment(
         self, segment: Segment, schema: pa.Schema, keys: KeySet | None, ranges: SegmentRanges | None
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        rows, start = _list_rows(segment, ranges), 0
+        rows, start = _rows_read(segment, ranges), 0
         full = self._definition.stored_schema
         for batch in self._store.columns.read_batches([segment], schema, full, ranges):
             these, start = rows[start : start + batch.num_rows], start + batch.num_rows
@@ -215,12 +215,8 @@ def split_place(places: Int64s) -> tuple[Int64s, Int64s]:
     return places >> 32, places & _ROW
 
 
-def _list_rows(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
+def _rows_read(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
     """The rows of a segment that are read, as its file counts them."""
     if ranges is None:
         return np.arange(segment.start, segment.stop, dtype=np.int64)
-    starts, stops = ranges[segment.id]
-    counts = stops - starts
-    offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-    listed: Int64s = np.arange(int(counts.sum()), dtype=np.int64) + offsets
-    return listed
+    return list_rows(*ranges[segment.id])
