@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import http.client
 import json
+import math
 import multiprocessing
 import os
 import resource
@@ -234,7 +235,7 @@ def _measure(
             outside = _rate(lambda s=statement, p=params: _Client(port, token, s, p), seconds, group)  # type: ignore[misc]
         lines.append(_compare(f"{name}: statements/s", inside.each_second, outside.each_second, ".0f"))
         lines.append(_compare(f"{name}: processor ms a statement", inside.processor_ms, outside.processor_ms, ".2f"))
-        slower = inside.each_second / outside.each_second
+        slower = inside.each_second / outside.each_second if outside.each_second else math.inf
         aims.append(Aim(f"{name}: in-process rate / HTTP rate, {THREADS} threads", slower, 2.0))
     advance("all rows")
     lines += _measure_all_rows(size, wh, flight, group, token, aims)

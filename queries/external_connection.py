@@ -4,6 +4,7 @@ Predicates on the search key are looked up in the directories and those on time 
 """
 
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -96,28 +97,76 @@ def select_from(name: str, rows: pa.Table, statement: str) -> pa.Table:
         connection.close()
 
 
-def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows) -> Any:
-    """A connection whose relations are registered when a statement may need them: a thousand take half a second.
+class _Relations:
+    """The relations of a snapshot, each registered on a connection when a statement may need it.
 
-    DuckDB registers relations for one connection only, so every cursor begins anew.
+    A thousand would take half a second. DuckDB registers relations for one connection only.
     """
-    waiting = dict(offers)
 
-    def offer(connection: Any, names: Iterable[str]) -> bool:
+    def __init__(self, connection: Any, offers: Mapping[str, Offer]) -> None:
+        self._connection, self._offers, self._waiting = weakref.ref(connection), offers, dict(offers)
+
+    def offer(self, names: Iterable[str]) -> bool:
         """Register relations that are not there yet; False if all are."""
-        requested = waiting.keys() & names
+        connection, requested = self._connection(), self._waiting.keys() & names
         for name in requested:
-            waiting.pop(name)(connection)
+            self._waiting.pop(name)(connection)
         return bool(requested)
 
-    def offering_all(method: Callable[..., Any]) -> Callable[..., Any]:
+    def _can_offer_all(self) -> bool:
+        """Whether more relations could be registered: not in a transaction that an error has ended."""
+        try:
+            return self.offer(self._offers)
+        except duckdb.TransactionException:
+            return False
+
+    def begin_anew(self) -> None:
+        """After a transaction was rolled back, which takes relations away that were registered in it."""
+        self._waiting.update(self._offers)
+
+    def offering_all(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the connection, or of a relation of it, that may read any relation."""
+
         @wraps(method)
-        def call(connection: Any, *arguments: Any, **options: Any) -> Any:
-            offer(connection, offers)
+        def call(owner: Any, *arguments: Any, **options: Any) -> Any:
+            self.offer(self._offers)
             with _advice_on_changes():
-                return method(connection, *arguments, **options)
+                return method(owner, *arguments, **options)
 
         return call
+
+    def offering_named(self, method: Callable[..., Any], relation_class: type) -> Callable[..., Any]:
+        """A method of the connection that runs a statement over the relations that its text names."""
+
+        @wraps(method)
+        def call(connection: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(query, str) and _ROLLBACK.match(query):
+                self.begin_anew()
+                return method(connection, query, *arguments, **options)
+            words = _find_words(query)
+            self.offer(self._offers if words is None else words)
+            with _advice_on_changes():
+                try:
+                    answer = method(connection, query, *arguments, **options)
+                except duckdb.CatalogException:
+                    if not self._can_offer_all():
+                        raise
+                    answer = method(connection, query, *arguments, **options)  # it was refused before it did anything
+            if isinstance(answer, duckdb.DuckDBPyRelation):
+                answer.__class__ = relation_class
+            return answer
+
+        return call
+
+
+def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows) -> Any:
+    """A connection whose relations are registered when a statement may need them; every cursor begins anew."""
+    relations = _Relations(cursor, offers)
+
+    class Relation(duckdb.DuckDBPyRelation):
+        """What `sql` gives: to be read it needs what its text names; what is made of it may name any relation."""
+
+        __slots__ = ()
 
     class Connection(duckdb.DuckDBPyConnection):
         """Tools such as pandas and ibis query through a cursor of the connection that they are given."""
@@ -130,29 +179,19 @@ def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows)
 
         duplicate = cursor
 
-        def execute(self, query: Any, parameters: Any = None) -> Any:
-            """Run a statement over the relations that it names."""
-            words = _find_words(query)
-            if isinstance(query, str) and _ROLLBACK.match(query):
-                waiting.update(offers)  # it takes relations away that were registered in its transaction
-                return super().execute(query, parameters)
-            offer(self, offers if words is None else words)
-            with _advice_on_changes():
-                try:
-                    return super().execute(query, parameters)
-                except duckdb.CatalogException:
-                    if not _succeeds(offer, self, offers):
-                        raise
-                return super().execute(query, parameters)  # it was refused before it had done anything
-
         def rollback(self) -> Any:
             """End a transaction; relations that were registered in it are registered again when they are named."""
-            waiting.update(offers)
+            relations.begin_anew()
             return super().rollback()
 
-    # What these return can read more relations later, which no text tells beforehand.
-    for name in ("sql", "query", "from_query", "table", "view", "executemany", "table_function"):
-        setattr(Connection, name, offering_all(getattr(duckdb.DuckDBPyConnection, name)))
+    for name in ("execute", "sql", "query", "from_query"):
+        setattr(Connection, name, relations.offering_named(getattr(duckdb.DuckDBPyConnection, name), Relation))
+    # What these give can read more relations later, which no text tells beforehand.
+    for name in ("table", "view", "executemany", "table_function"):
+        setattr(Connection, name, relations.offering_all(getattr(duckdb.DuckDBPyConnection, name)))
+    for name, method in vars(duckdb.DuckDBPyRelation).items():
+        if callable(method) and not name.startswith("_") and name not in _READING:
+            setattr(Relation, name, relations.offering_all(method))
     cursor.execute(
         "SET VARIABLE windrow_windows = map(?::VARCHAR[], ?::VARCHAR[][])", [[*windows], [*windows.values()]]
     )
@@ -168,14 +207,6 @@ def _find_words(query: Any) -> set[str] | None:
     return {word.lower() for pattern in (r"\w+", r"[\w-]+") for word in re.findall(pattern, query)}
 
 
-def _succeeds(offer: Callable[[Any, Iterable[str]], bool], connection: Any, names: Iterable[str]) -> bool:
-    """Whether more relations could be registered: not in a transaction that an error has ended."""
-    try:
-        return offer(connection, names)
-    except duckdb.TransactionException:
-        return False
-
-
 @contextmanager
 def _advice_on_changes() -> Iterator[None]:
     """Where DuckDB refuses a change of a relation, say what to do instead."""
@@ -189,6 +220,10 @@ def _advice_on_changes() -> Iterator[None]:
 
 
 _REFUSED_CHANGE = re.compile(r"(?i)is not an? table|base table|can only modify view|is of type view")
+_READING = frozenset(
+    ("fetchall", "df", "to_df", "fetchdf", "arrow", "to_arrow_table", "fetch_arrow_table", "pl", "show")
+)
+"""What reads a whole relation and makes no other of it."""
 _ROLLBACK = re.compile(r"(?i)\s*(rollback|abort)\b")
 _ABOUT_RELATIONS = re.compile(r"(?i)\b(show|describe|desc|summarize|pragma|information_schema|duckdb_|pg_|sqlite_)")
 """Statements that tell which relations there are."""

@@ -12,7 +12,7 @@ from typing import Any
 
 EXIT_INTERRUPTED = 130
 _OBJECTS_BEFORE_COLLECTION = 50_000
-"""Imports make objects that stay: to look for garbage among them after each 700 took a tenth of a short command."""
+"""Imports make objects that stay: Python would look for garbage among them after each 700."""
 
 
 def main() -> None:

@@ -141,7 +141,7 @@ def test_a_warehouse_on_a_disk_that_is_really_full_keeps_what_it_has_and_goes_on
             for turn in range(60):
                 rows = [
                     {"ts": BASE + turn * DELTA + 1 + i, "k": i, "text": noise.randbytes(400).hex(), "n": number + i}
-                    for i in range(500)
+                    for i in range(800)
                 ]
                 number += len(rows)
                 now = BASE + (turn + 1) * DELTA

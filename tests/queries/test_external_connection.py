@@ -215,12 +215,21 @@ def test_relations_that_no_text_names_are_found_too(path: Path) -> None:
             names = {name for (name,) in connection.cursor().execute("SHOW TABLES").fetchall()}
             assert names == {*MANY, "hosts", "joined"}
             assert connection.cursor().table("second").query("s", "SELECT count(*) FROM s, first").fetchall() == [(2,)]
+            for ask in ("sql", "query", "from_query"):
+                lazy = getattr(connection.cursor(), ask)("SELECT n FROM second")
+                assert lazy.filter("n IN (SELECT n FROM first)").fetchall() == [(0,)]
+                assert lazy.order("n").fetchall() == [(0,), (1,)]
+                assert getattr(connection.cursor(), ask)("SELECT count(*) FROM joined").fetchall() == [(3,)]
+                with pytest.raises(duckdb.CatalogException, match="nothing"):
+                    getattr(connection.cursor(), ask)("SELECT * FROM nothing")
+            with pytest.raises(duckdb.CatalogException, match="nothing"):
+                connection.cursor().sql("FROM second").filter("n IN (SELECT n FROM nothing)")
             several = "CREATE TEMP TABLE kept AS FROM first; SELECT count(*) FROM kept, second"
             assert connection.cursor().execute(several).fetchall() == [(2,)]
             with pytest.raises(duckdb.CatalogException, match="nothing"):
                 connection.cursor().execute("SELECT * FROM nothing")
             tool = connection.cursor()  # SQLAlchemy asks within transactions that it rolls back
-            for roll_back in (tool.rollback, lambda: tool.execute("ROLLBACK")):
+            for roll_back in (tool.rollback, lambda: tool.execute("ROLLBACK"), lambda: tool.sql("ROLLBACK")):
                 tool.begin()
                 assert tool.execute("SELECT count(*) FROM second").fetchall() == [(2,)]
                 roll_back()
