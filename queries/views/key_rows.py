@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -208,6 +209,34 @@ class KeyedRows:
         shortened = np.where(places[positions] == placed.places, np.minimum(ends[positions], placed.ends), placed.ends)
         result = replace(placed, ends=shortened)
         return result.select(shortened > ended_by)
+
+
+def match_copies(stored: Sequence[Any], wanted: Sequence[Any]) -> tuple[Bools, Bools]:
+    """Which rows of each side have an equal one on the other; of equal rows as many as both sides have, the first ones.
+
+    Args:
+        stored: A column for each value of a row, of types that `can_compare` names.
+        wanted: Columns of the same types.
+    """
+    sides = (native_keys.encode(list(columns)) for columns in (stored, wanted))
+    codes = pa.concat_arrays(sides).dictionary_encode().indices.to_numpy()
+    of_stored, of_wanted = codes[: len(stored[0])], codes[len(stored[0]) :]
+    return _has_copies(of_stored, of_wanted), _has_copies(of_wanted, of_stored)
+
+
+def _has_copies(codes: np.ndarray, others: np.ndarray) -> Bools:
+    """Which rows are the n-th with their code while the others have it at least n times."""
+    left = np.bincount(others, minlength=int(codes.max(initial=0)) + 1)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    matched = np.empty(len(codes), bool)
+    matched[order] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered) < left[ordered]
+    return matched
+
+
+def can_compare(kinds: Iterable[pa.DataType]) -> bool:
+    """Whether rows with such columns can be told apart by `match_copies`; lists and structs cannot."""
+    return all(map(native_keys.is_supported, kinds))
 
 
 def split_place(places: Int64s) -> tuple[Int64s, Int64s]:

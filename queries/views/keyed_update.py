@@ -17,12 +17,12 @@ from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine import arrow_source
 from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
 from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
-from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, can_compare, match_copies, split_place
 from windrow.queries.views.plan import PlanPart, RowKeys
 from windrow.queries.views.storage import RowEnding
 from windrow.store import Store
 
-_BEGINS, _ENDS, _PLACE = "_windrow_begins", "_windrow_ends", "_windrow_place"
+_BEGINS, _ENDS = "_windrow_begins", "_windrow_ends"
 
 
 class KeyedUpdate(SqlUpdate):
@@ -168,7 +168,7 @@ class KeyedUpdate(SqlUpdate):
         fields = [definition.schema.field(name) for name in names]
         new_columns = [results.column(n + 2).cast(field.type) for n, field in enumerate(fields)]
         new = pa.table([results.column(0), results.column(1), *new_columns], [_BEGINS, _ENDS, *names])
-        if any(pa.types.is_nested(field.type) for field in fields):  # such values are not compared
+        if not can_compare(field.type for field in fields):
             self._end_rows(segments, stored.places, stored.ends)
             yield from new.to_batches()
             return
@@ -183,22 +183,9 @@ class KeyedUpdate(SqlUpdate):
     ) -> Iterator[pa.RecordBatch]:
         """The rows of `new` that `old` has not; those of `old` that `new` has not end. Equal rows are counted."""
         by = new.column_names[1:] if self.begins_with_slide else new.column_names
-        both = pa.concat_tables([new.cast(old.schema), old])
-        both = both.append_column(_PLACE, pa.array(np.arange(both.num_rows)))
-        groups = both.group_by(by, use_threads=False).aggregate([(_PLACE, "list")])
-        numbers = groups.column(f"{_PLACE}_list").combine_chunks()
-        lengths = np.diff(numbers.offsets.to_numpy())
-        members = numbers.flatten().to_numpy()
-        group_of = np.repeat(np.arange(len(lengths)), lengths)
-        is_old = members >= new.num_rows
-        present = np.bincount(group_of, weights=is_old, minlength=len(lengths)).astype(np.int64)
-        wanted = lengths - present
-        rank = _rank(group_of, is_old)
-        ended = members[is_old & (rank >= wanted[group_of])] - new.num_rows
-        added = members[~is_old & (rank >= present[group_of])]
-        ends = old.column(_ENDS).to_numpy()
-        self._end_rows(segments, places[ended], ends[ended])
-        yield from new.take(to_arrow(np.sort(added))).to_batches()
+        stays, stored = match_copies(*([table.column(name) for name in by] for table in (old, new.cast(old.schema))))
+        self._end_rows(segments, places[~stays], old.column(_ENDS).to_numpy()[~stays])
+        yield from new.filter(to_arrow(~stored)).to_batches()
 
     def _end_rows(self, segments: Sequence[Segment], places: Int64s, ends: Int64s) -> None:
         order = np.argsort(places)
@@ -209,13 +196,3 @@ class KeyedUpdate(SqlUpdate):
             if start < stop:
                 now = np.full(stop - start, self.update.interval.now, np.int64)
                 self.endings.append(RowEnding(segment.id, rows[start:stop], ends[start:stop], now))
-
-
-def _rank(group_of: Int64s, is_old: Bools) -> Int64s:
-    """The number of each member among those of its group that are old like it, or new; groups stand together."""
-    rank = np.zeros(len(group_of), np.int64)
-    for kind in (is_old, ~is_old):
-        groups = group_of[kind]
-        firsts = np.searchsorted(groups, groups)
-        rank[kind] = np.arange(len(groups)) - firsts
-    return rank

@@ -10,7 +10,6 @@ cases.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from windrow.queries.views.inputs import (
     SegmentGroup,
     UpdateInterval,
 )
+from windrow.queries.views.key_rows import match_copies
 from windrow.queries.views.partner_filter import (
     MANY_PARTNER_ROWS,
     MAX_LOOKUP_KEYS,
@@ -291,7 +291,7 @@ class StrictUpdate:
                 gone.column(self.plan.ends),
             ],
         ]
-        matches = _match_copies(*sides)
+        matches = np.flatnonzero(match_copies(*sides)[0])
         segments = stored.column(_SEGMENT).to_numpy()[matches]
         return _group_endings(segments, stored.column(_ROW).to_numpy()[matches], ends[matches], now)
 
@@ -402,26 +402,6 @@ def _can_filter(kind: pa.DataType) -> bool:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _match_copies(stored: Sequence[Any], wanted: Sequence[Any]) -> Int64s:
-    """The positions of stored rows that equal wanted ones: of equal rows as many as are wanted."""
-    codes = np.zeros(len(stored[0]) + len(wanted[0]), np.int64)
-    for one, other in zip(stored, wanted, strict=True):
-        column = pa.chunked_array([*_chunks(one), *_chunks(other)]).combine_chunks()
-        values = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
-        _, codes = np.unique(codes * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
-    of_stored, of_wanted = codes[: len(stored[0])], codes[len(stored[0]) :]
-    left = np.bincount(of_wanted, minlength=int(codes.max(initial=0)) + 1)
-    order = np.argsort(of_stored, kind="stable")
-    ordered = of_stored[order]
-    copy = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
-    positions: Int64s = np.sort(order[copy < left[ordered]])
-    return positions
-
-
-def _chunks(column: Any) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _group_endings(segments: Int64s, rows: Int64s, ends: Int64s, now: int) -> list[RowEnding]:
