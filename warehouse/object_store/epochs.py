@@ -57,7 +57,7 @@ def claim_next(objects: ObjectStore, epoch: int) -> EpochEntry:
     mine = make_epoch(epoch + 1)
     if not objects.put_if_absent(_claim_name(mine.epoch), msgspec.json.encode(mine)):
         raise StorageError(
-            f"{objects.location.uri} was restored by another machine at this moment, as epoch {mine.epoch}; "
+            f"{objects.location.uri} was restored by another machine just now, as epoch {mine.epoch}; "
             "use that one, or restore again to take it over"
         )
     return mine

@@ -354,7 +354,7 @@ class _S3Store(ObjectStore):
                     # A request that was repeated after a lost connection may have been taken the first time.
                     return self.read_if_present(name) == content
                 if _status(error) == 409:
-                    raise OSError("another machine is writing it at this moment; try again") from None
+                    raise OSError("another machine is writing it just now; try again") from None
                 raise
             return True
 

@@ -383,7 +383,7 @@ def _move_into_store(
     with catalog.exclusive() as tables:  # nobody else commits until this has; the few that came meanwhile are uploaded
         there = read_store_entry(tables)
         if there is not None:
-            raise FormatError(f"{root} was given the object store {there.uri} at this moment; open it again")
+            raise FormatError(f"{root} was given the object store {there.uri} just now; open it again")
         upload({name for name in named_files(tables) if (root / name).exists()})
         record_objects(tables, uploaded)
         write_store_entry(tables, entry)
