@@ -55,21 +55,21 @@ class BoundedCache(Generic[K, V]):
     def put(self, key: K, value: V) -> bool:
         """Keep a value; others leave if there is no room. False if it alone is larger than the limit."""
         size = 1 if self._size is None else self._size(value)
-        left: list[tuple[K, V]] = []
+        dropped: list[tuple[K, V]] = []
         with self._guard:
             before = self._entries.pop(key, None)
             if before is not None:
                 self.used -= before[1]
-                left.append((key, before[0]))
+                dropped.append((key, before[0]))
             fits = size <= self.limit
             if fits:
                 while self._entries and self.used + size > self.limit:
                     old, (old_value, old_size) = self._entries.popitem(last=False)
                     self.used -= old_size
-                    left.append((old, old_value))
+                    dropped.append((old, old_value))
                 self._entries[key] = (value, size)
                 self.used += size
-        self._report_dropped(left)
+        self._report_dropped(dropped)
         return fits
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
@@ -82,14 +82,14 @@ class BoundedCache(Generic[K, V]):
 
     def resize(self, limit: int) -> None:
         """Change the limit; what no longer fits leaves."""
-        left: list[tuple[K, V]] = []
+        dropped: list[tuple[K, V]] = []
         with self._guard:
             self.limit = limit
             while self._entries and self.used > limit:
                 key, (value, size) = self._entries.popitem(last=False)
                 self.used -= size
-                left.append((key, value))
-        self._report_dropped(left)
+                dropped.append((key, value))
+        self._report_dropped(dropped)
 
     def pop(self, key: K) -> V | None:
         """Take an entry out, None if it is not here."""
@@ -104,10 +104,10 @@ class BoundedCache(Generic[K, V]):
     def clear(self) -> None:
         """Take all entries out."""
         with self._guard:
-            left = [(key, value) for key, (value, _) in self._entries.items()]
+            dropped = [(key, value) for key, (value, _) in self._entries.items()]
             self._entries.clear()
             self.used = 0
-        self._report_dropped(left)
+        self._report_dropped(dropped)
 
     def items(self) -> list[tuple[K, V]]:
         """All entries, the least recently used first; none of them is used by this."""

@@ -179,7 +179,7 @@ class ColumnCache:
             return [pa.RecordBatch.from_arrays([column.chunk(0) for column in columns], schema=schema)]
         rows = pa.table(columns, schema=schema)
         if picks is not None:
-            rows = rows.take(_range_indices(*picks[segment.id], segment.start))
+            rows = rows.take(list_rows(*picks[segment.id], segment.start))
         return [batch for batch in rows.to_batches(max_chunksize=_BATCH_ROWS) if batch.num_rows]
 
     def _mapped_bytes(self, segment: Segment, full: pa.Schema) -> int:
@@ -249,9 +249,9 @@ class ColumnCache:
         texts = [field for field in full if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
         with self._lock:
             repeating = self._repeating.get(place)
-            reusable, left = self._reusable.get(folder, (frozenset(), 0))
-            if repeating is None and left:
-                self._reusable[folder] = reusable, left - 1
+            reusable, uses_left = self._reusable.get(folder, (frozenset(), 0))
+            if repeating is None and uses_left:
+                self._reusable[folder] = reusable, uses_left - 1
                 # A stream that was dropped may have had other columns.
                 self._repeating[place] = repeating = reusable & {field.name for field in texts}
         if repeating is None:
@@ -303,7 +303,7 @@ def _key(segment: Segment, column: str, form: str) -> ColumnKey:
     return segment.file, segment.start, segment.stop, column, form
 
 
-def _range_indices(starts: Int64s, stops: Int64s, first: int) -> Int64s:
+def list_rows(starts: Int64s, stops: Int64s, first: int = 0) -> Int64s:
     """The rows of ranges, counted from `first`."""
     lengths = stops - starts
     ends = np.cumsum(lengths)

@@ -155,21 +155,18 @@ def propose_layouts(workload: Workload, slots: int | None) -> list[Index]:
     return layouts
 
 
-def compare_in_steps(
-    workload: Workload, slots: int | None, indexes: Iterable[Index], costs: CostConstants | None = None
-) -> Steps[list[Estimate]]:
+def compare_in_steps(workload: Workload, slots: int | None, indexes: Iterable[Index]) -> Steps[list[Estimate]]:
     """Estimates of layouts for a workload, the cheapest first, with a pause after each simulated slide.
 
     Args:
         workload: What was measured.
         slots: The longest lifetime in slots, None if rows never expire.
         indexes: The layouts.
-        costs: Constants of the machine.
     """
-    estimates = []
+    estimates, costs = [], CostConstants()
     for index in indexes:
         simulation, slots_per_slide = yield from simulate_in_steps(workload, slots, index)
-        estimates.append(_estimate(workload, index, simulation, slots_per_slide, costs or CostConstants()))
+        estimates.append(_estimate(workload, index, simulation, slots_per_slide, costs))
     return sorted(estimates, key=lambda result: result.total)
 
 

@@ -19,6 +19,8 @@ log = logging.getLogger("windrow.ingest")
 # Seconds. Pauses between two looks at the spool double, so that waiting costs little; none of these was benchmarked.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _WARNING_INTERVAL = 10.0
+_SLIDE_TIMEOUT = 1.0
+"""How long to wait for another slide of the same stream."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ def wait_for_spool_space(
     return False
 
 
-def try_slide(warehouse: Warehouse, stream: str, timeout: float = 1.0) -> bool:
+def try_slide(warehouse: Warehouse, stream: str) -> bool:
     """Slide as far as the sources allow; False if the clock could not move or another writer slides."""
     try:
-        return warehouse.slide(stream, timeout=timeout).moved
+        return warehouse.slide(stream, timeout=_SLIDE_TIMEOUT).moved
     except BusyError:
         return False

@@ -210,8 +210,8 @@ class _StatementPlanner:
             QueryError: it reads others too, which another session would not have.
         """
         views = {node.desc().identifier().table() for node, kind in self._analyzed if kind == "View"}
-        known = {name.lower() for name in (*self._relations, *self._others)}
-        outside = sorted(name for name in views if name.lower() not in known)
+        of_warehouse = {name.lower() for name in (*self._relations, *self._others)}
+        outside = sorted(name for name in views if name.lower() not in of_warehouse)
         outside += ["a table or file" for node, kind in self._analyzed if self._is_outside(node, kind)]
         if outside:
             raise QueryError(
@@ -430,7 +430,7 @@ class _StatementPlanner:
 
     def _prune_relation(self, each: _Relation) -> None:
         """What any of the places where it is read may need stays."""
-        kept, ranges = set[int](), []
+        numbers, ranges = set[int](), []
         for occurrence in each.occurrences:
             filters = self._translate_filters(occurrence)
             selection = prune_by_time(each.selection, _find_times(filters, each.view))
@@ -439,8 +439,8 @@ class _StatementPlanner:
                 rows = find_row_ranges(selection.segments, keyed, self._snapshot.directories, each.view.sorted_by)
                 selection = keep_segments(selection, {r.segment.id for r in rows if r.stop > r.start})
             ranges.append(keyed)
-            kept |= {segment.id for segment in selection.segments}
-        each.selection = keep_segments(each.selection, kept)
+            numbers |= {segment.id for segment in selection.segments}
+        each.selection = keep_segments(each.selection, numbers)
         if all(keyed is not None for keyed in ranges):
             each.predicate = KeyPredicate(tuple(key_range for keyed in ranges for key_range in keyed or ()), None, None)
 
@@ -459,7 +459,7 @@ class _StatementPlanner:
     def _prune_by_join(self, each: _Relation, column: str, other: _Relation, other_column: str) -> None:
         if len(each.occurrences) != 1 or each.by_driver or other.by_driver:
             return
-        kept = prune(
+        numbers = prune(
             self._snapshot,
             each.selection.segments,
             each.view,
@@ -468,8 +468,8 @@ class _StatementPlanner:
             other.view,
             other_column,
         )
-        if kept is not None and len(kept) < len(each.selection.segments):
-            each.selection = keep_segments(each.selection, kept)
+        if numbers is not None and len(numbers) < len(each.selection.segments):
+            each.selection = keep_segments(each.selection, numbers)
             each.joined = f"; segments that {other.view.name}.{other_column} can match"
 
     def _scan(self, each: _Relation, needed: set[str]) -> Any:

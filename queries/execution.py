@@ -142,10 +142,10 @@ class QueryRequest:
         """Seconds until the deadline, None without one."""
         if self.deadline is None:
             return None
-        left = self.deadline - time.monotonic()
-        if left <= 0 and self.limit is not None:
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0 and self.limit is not None:
             raise self.limit.error()
-        return left
+        return seconds
 
     def named(self) -> dict[str, Any]:
         """The parameters by name; those without one are numbered from 1."""
@@ -238,13 +238,13 @@ def prepare(
         shortcut = None if restricted is None else shortcut
         if restricted is not None:
             statement = replace(parse(restricted), explain=statement.explain)
-        seen = go_back(statement.references, pinned, lambda: analyse(statement).is_volatile)
-        streams, results = _offer_tables(statement, seen, records, pooled, context)
-        seen, streams = show_pasts(seen, streams)
-        relations = plan_relations(seen, statement, params, pooled, streams)
+        visible = go_back(statement.references, pinned, lambda: analyse(statement).is_volatile)
+        streams, results = _offer_tables(statement, visible, records, pooled, context)
+        visible, streams = show_pasts(visible, streams)
+        relations = plan_relations(visible, statement, params, pooled, streams)
         for relation in relations:
-            offer_relation(relation, seen, pooled)
-        windows = tuple([describe_window(seen.view(reference.name), reference) for reference in streams])
+            offer_relation(relation, visible, pooled)
+        windows = tuple([describe_window(visible.view(reference.name), reference) for reference in streams])
         if "sample" in text_.lower() and (sampling := parse_tree.find_sampling(statement.tree)):
             relations_ = [reference.relation.lower() for reference in streams]
             windows = tuple(
@@ -260,7 +260,7 @@ def prepare(
         raise
     return PreparedStatement(
         statement, pinned, pooled, tuple(relations), windows, context, tuple(results),
-        borrowed=snapshot is not None, version=seen.version, shortcut=shortcut,
+        borrowed=snapshot is not None, version=visible.version, shortcut=shortcut,
     )  # fmt: skip
 
 

@@ -200,15 +200,15 @@ def _lifetimes_of_last_slides(measured: _Measurements) -> dict[int, float]:
 
 def _lifetimes_of_stored_rows(measured: _Measurements, slide: int) -> dict[int, float]:
     """In a steady stream as many rows have r slots left as live r slots or more: differences are what we look for."""
-    left: dict[int, float] = {}
+    rows_by_remaining: dict[int, float] = {}
     for segment in measured.segments:
         for slot, count in zip(*map(np.ndarray.tolist, unpack_histogram(segment.expiries)), strict=True):
             if slot > slide:
-                left[slot - slide] = left.get(slot - slide, 0.0) + count
-    if not left:
+                rows_by_remaining[slot - slide] = rows_by_remaining.get(slot - slide, 0.0) + count
+    if not rows_by_remaining:
         return {}
-    longest = max(left)
-    counts = np.array([left.get(slots, 0.0) for slots in range(1, longest + 2)])
+    longest = max(rows_by_remaining)
+    counts = np.array([rows_by_remaining.get(slots, 0.0) for slots in range(1, longest + 2)])
     survived = np.maximum.accumulate(counts[::-1])[::-1]
     lives = np.maximum(0.0, survived[:-1] - survived[1:])
     return {position + 1: float(share) for position, share in enumerate(lives / max(lives.sum(), 1e-9)) if share > 0}

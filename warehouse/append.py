@@ -323,9 +323,9 @@ class Append:
         staged.contributions = contribute()
         return staged
 
-    def _drain(self, left: int) -> None:
-        """Wait until at most `left` files are being written, and count the others."""
-        while len(self._writing) > left:
+    def _drain(self, most: int) -> None:
+        """Wait until at most `most` files are being written, and count the others."""
+        while len(self._writing) > most:
             writing, max_ts = self._writing[0]
             self.adopt(writing.result(), max_ts)
             self._writing.pop(0)

@@ -84,8 +84,8 @@ class _Contents:
     def due(self, age: FileAge) -> int:
         """The clock at which a file must be gone, or be without the rows that expired first."""
         since = self.state.history_from
-        kept = 0 if since is not None and age.first <= since else self.entry.definition.history or 0
-        return age.first + kept + self.limit
+        history = 0 if since is not None and age.first <= since else self.entry.definition.history or 0
+        return age.first + history + self.limit
 
 
 def find_limit(tables: Tables, entry: StreamEntry) -> int | None:
@@ -130,16 +130,16 @@ def list_ages(
     for key, record in tables.items("files", folder.encode()):
         bounds = (record.min_ts, record.min_exp)
         if record.stream == entry.id:
-            known = bounds if bounds[0] is not None else _read_bounds(store, key.decode(), model)
-            if known is not None:
-                first = min(_first_expiry(model, *known), ended.get(key.decode(), NEVER))
+            limits = bounds if bounds[0] is not None else _read_bounds(store, key.decode(), model)
+            if limits is not None:
+                first = min(_first_expiry(model, *limits), ended.get(key.decode(), NEVER))
                 ages.append(FileAge(key.decode(), record.bytes, first))
     if retired:
         gone: list[ReclaimEntry] = [each for _, each in tables.items("reclaim") if each.stream == entry.id]
         for file in (file for each in gone for file in each.files if file.startswith(folder)):
-            known = _read_bounds(store, file, model)
-            if known is not None:
-                ages.append(FileAge(file, 0, _first_expiry(model, *known), retired=True))
+            limits = _read_bounds(store, file, model)
+            if limits is not None:
+                ages.append(FileAge(file, 0, _first_expiry(model, *limits), retired=True))
     return ages
 
 
@@ -305,12 +305,12 @@ def _choose_files(contents: _Contents, *, ahead: bool) -> set[str]:
         (age for age in contents.files if age.file in named and contents.due(age) <= clock), key=lambda age: age.first
     )
     chosen: set[str] = set()
-    left = _STEP_BYTES
+    room = _STEP_BYTES
     for age in due:
-        if chosen and age.bytes > left:
+        if chosen and age.bytes > room:
             break
         chosen.add(age.file)
-        left -= age.bytes
+        room -= age.bytes
     return chosen
 
 
@@ -390,7 +390,7 @@ def _record(
     entry, stream = contents.entry, catalog_key(contents.entry.id)
     from windrow.segment_files import record_placed
 
-    live, kept, dead = (record_placed(tables, entry.id, file) for file in staged)
+    live, ended, dead = (record_placed(tables, entry.id, file) for file in staged)
     exchange_segments(tables, entry.id, live, cells)
     remaining = contents.segments.replace({segment.id for segment in cells}, live)
     # Read again: appends may have changed it since we looked.
@@ -399,6 +399,6 @@ def _record(
     state = replace(note_change(state, tables.version, live, cells, remaining), torn=torn)
     if past:
         state = give_up(tables, entry, state, past)
-    rows, size = keep_expired(tables, entry, [*kept, *dead])
+    rows, size = keep_expired(tables, entry, [*ended, *dead])
     state = replace(state, history_rows=state.history_rows + rows, history_bytes=state.history_bytes + size)
     tables.put("states", stream, drop_empty_layouts(tables, entry.id, state, remaining))

@@ -98,7 +98,7 @@ class FileSystem:
         except OSError:
             return ""
         target = path.resolve()
-        kinds = {Path(left.split()[4]): right.split()[0] for left, right in mounts}
+        kinds = {Path(place.split()[4]): system.split()[0] for place, system in mounts}
         holders = [mount for mount in kinds if target.is_relative_to(mount)]
         return kinds[max(holders, key=lambda mount: len(mount.parts))] if holders else ""
 

@@ -67,16 +67,16 @@ class Ledger:
         tables: Of the transaction.
         entry: The stream.
         ordinal: The slide that changes belong to.
-        at: The wall clock.
+        wall_time: What the wall clock shows.
     """
 
-    def __init__(self, tables: Tables, entry: StreamEntry, ordinal: int, at: int) -> None:
+    def __init__(self, tables: Tables, entry: StreamEntry, ordinal: int, wall_time: int) -> None:
         self._tables = tables
         self._entry = entry
         self._stream = entry.id
         self._sources = entry.definition.sources
         self._ordinal = ordinal
-        self._at = at
+        self._at = wall_time
         self.open: dict[int, GapEntry] = {gap.id: gap for gap in _read(tables, entry.id, closed=False)}
 
     def add(
@@ -121,9 +121,9 @@ class Ledger:
                     number = self._tables.allocate("gaps") + 1
                     self.put(replace(gap, id=number, source=other, changed=self._ordinal))
                 gap = replace(gap, source=source)  # noqa: PLW2901
-            left = [(gap.after, start)] if start > after else []
-            rest = left + ([(end, gap.end)] if end < gap.end else [])
-            covered = start if left else gap.after, min(end, gap.end)
+            before = [(gap.after, start)] if start > after else []
+            rest = before + ([(end, gap.end)] if end < gap.end else [])
+            covered = start if before else gap.after, min(end, gap.end)
             # The first piece that stays open keeps the number; if none does, what is closed has it.
             numbers = [gap.id, *(self._tables.allocate("gaps") + 1 for _ in rest)]
             pieces = [
@@ -199,12 +199,12 @@ def read_gaps(tables: Tables, entry: StreamEntry) -> tuple[StreamGaps, ...]:
     by_stream: dict[str, StreamGaps] = {}
     for name, number in plan.inputs.items():
         source, state = find_stream(tables, name)
-        seen = tables.get("views", catalog_key(number, entry.id)).seen
+        ordinal = tables.get("views", catalog_key(number, entry.id)).seen
         reach = plan.reach.get(name, 0)
         for part in read_gaps(tables, source):
             gaps = part.gaps
-            if seen < state.ordinal and not source.definition.inputs:
-                gaps = _as_of(gaps, _read(tables, number, closed=True), seen)
+            if ordinal < state.ordinal and not source.definition.inputs:
+                gaps = _as_of(gaps, _read(tables, number, closed=True), ordinal)
             total = None if reach is None or part.reach is None else part.reach + reach
             if plan.since is not None:
                 part = _since_creation(part, entry, plan, gaps, total)  # noqa: PLW2901

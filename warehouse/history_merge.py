@@ -54,9 +54,9 @@ def offer_merge(store: Store, stream: str) -> None:
         return entry.id, entry.definition.model.slot_end(state.slide) // find_period(entry)
 
     clock = store.catalog.read(find_clock)
-    seen: dict[int, int] = store.shared.attached("merged history", dict)
-    if clock is not None and seen.get(clock[0]) != clock[1]:
-        seen[clock[0]] = clock[1]
+    merged_periods: dict[int, int] = store.shared.attached("merged history", dict)
+    if clock is not None and merged_periods.get(clock[0]) != clock[1]:
+        merged_periods[clock[0]] = clock[1]
         background_of(store).add(store, f"{TASK}{stream}", merge_in_steps(store, stream))
 
 

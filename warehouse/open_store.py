@@ -96,9 +96,9 @@ def open_store(
             opened.close()
             raise
     published: dict[str, bytes] = {}
-    kept = {} if cache_bytes is None else {"page_bytes": cache_bytes}
+    page_options = {} if cache_bytes is None else {"page_bytes": cache_bytes}
     # What handles share holds on to the columns, so their reader must not keep a handle that was never closed.
-    reader = SegmentFileReader(root, partial(find_checksums, weakref.proxy(opened), published), **kept)
+    reader = SegmentFileReader(root, partial(find_checksums, weakref.proxy(opened), published), **page_options)
     columns = ColumnCache(reader, cache_bytes)
     store = Store(
         root=root,

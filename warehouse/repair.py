@@ -305,8 +305,8 @@ def _replace_spooled(tables: Tables, stream: int, contents: _Contents, file: _Da
 def _forget_in_holds(tables: Tables, name: str, gone: set[int]) -> None:
     """Slides that are kept for periodic queries lose the rows too."""
     for key, hold in list(tables.items("holds")):
-        kept = hold.streams.get(name)
-        if kept is not None and any(segment.id in gone for segment in kept.segments):
-            left = tuple(segment for segment in kept.segments if segment.id not in gone)
-            streams = hold.streams | {name: replace(kept, segments=left)}
+        stream = hold.streams.get(name)
+        if stream is not None and any(segment.id in gone for segment in stream.segments):
+            segments = tuple(segment for segment in stream.segments if segment.id not in gone)
+            streams = hold.streams | {name: replace(stream, segments=segments)}
             tables.put("holds", key, replace(hold, streams=streams))

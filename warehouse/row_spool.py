@@ -180,7 +180,12 @@ def replace_waiting(
 
 
 def note_arrivals(
-    tables: Tables, stream: int, spooled: Mapping[int, SpoolEntry], placed: Iterable[Segment], slide: int, at: int
+    tables: Tables,
+    stream: int,
+    spooled: Mapping[int, SpoolEntry],
+    placed: Iterable[Segment],
+    slide: int,
+    wall_time: int,
 ) -> None:
     """Note what a slide has made of numbers in the spool, for who asks for the rows of a batch."""
     if next(iter(tables.raw_items("batches", catalog_key(stream))), None) is None:
@@ -188,8 +193,8 @@ def note_arrivals(
     bases = {segment.id: segment.seq_base for segment in placed}
     for number, record in spooled.items():
         key = catalog_key(stream, number)
-        arrivals: ArrivalEntry = tables.get("arrivals", key) or ArrivalEntry(at)
-        tables.put("arrivals", key, arrivals._replace(at=at, base=bases[record.segments[0].id], slide=slide))
+        arrivals: ArrivalEntry = tables.get("arrivals", key) or ArrivalEntry(wall_time)
+        tables.put("arrivals", key, arrivals._replace(at=wall_time, base=bases[record.segments[0].id], slide=slide))
 
 
 @dataclass(frozen=True)

@@ -175,17 +175,19 @@ def fail_source(store: Store, stream: str, source: str, reason: str) -> None:
         record_failure(tables, entry, state, name, reason or "declared failed", store.clock())
 
 
-def record_failure(tables: Tables, entry: StreamEntry, state: StreamState, name: str, reason: str, at: int) -> None:
+def record_failure(
+    tables: Tables, entry: StreamEntry, state: StreamState, name: str, reason: str, wall_time: int
+) -> None:
     """Record that a source has failed, and what the clock has already passed without it."""
     key = catalog_key(entry.id) + name.encode()
     failed = replace(tables.get("sources", key) or SourceEntry(), failed=reason)
     _log.warning("source %r of stream %r has failed: %s", name, entry.definition.name, reason)
     tables.put("sources", key, failed)
-    _trace(tables, TraceEntry(stream=entry.id, source=name, event="failed", at=at, note=reason))
+    _trace(tables, TraceEntry(stream=entry.id, source=name, event="failed", at=wall_time, note=reason))
     if state.slide is not None:
         now, progress = entry.definition.model.slot_end(state.slide), _own_progress(failed, entry.definition.slack)
         if progress is None or progress < now:
-            Ledger(tables, entry, state.ordinal, at).add_failure(name, progress, now, reason)
+            Ledger(tables, entry, state.ordinal, wall_time).add_failure(name, progress, now, reason)
 
 
 def _trace(tables: Tables, event: TraceEntry) -> None:
@@ -209,13 +211,16 @@ def fail_silent_sources(store: Store, stream: str | None = None) -> list[tuple[s
     return [(entry.definition.name, name) for entry, name in silent]
 
 
-def _find_silent(tables: Tables, stream: str | None, at: int) -> list[tuple[StreamEntry, str]]:
+def _find_silent(tables: Tables, stream: str | None, wall_time: int) -> list[tuple[StreamEntry, str]]:
     entries = [entry for _, entry in tables.items("streams")] if stream is None else [find_stream(tables, stream)[0]]
     silent = []
     for entry in entries:
         for name in entry.definition.sources if entry.definition.liveness is not None else ():
             source = tables.get("sources", catalog_key(entry.id) + name.encode()) or SourceEntry()
-            if source.failed is None and max(source.heard, entry.created) + (entry.definition.liveness or 0) <= at:
+            if (
+                source.failed is None
+                and max(source.heard, entry.created) + (entry.definition.liveness or 0) <= wall_time
+            ):
                 silent.append((entry, name))
     return silent
 
@@ -251,12 +256,12 @@ def merge_claims(claims: tuple[tuple[int, int], ...], more: tuple[tuple[int, int
 
 
 def settle_source(
-    tables: Tables, entry: StreamEntry, state: StreamState, name: str, record: SourceEntry, at: int
+    tables: Tables, entry: StreamEntry, state: StreamState, name: str, record: SourceEntry, wall_time: int
 ) -> SourceEntry:
     """Close the gaps of a source that has nothing in the spool; otherwise the slide that takes its rows in does."""
     if _first_spooled(tables, entry.id) <= record.spooled:
         return record
-    ledger = Ledger(tables, entry, state.ordinal, at)
+    ledger = Ledger(tables, entry, state.ordinal, wall_time)
     _close_reached(ledger, name, _own_progress(record, entry.definition.slack))
     _close_covered(ledger, name, record.covers)
     return replace(record, covers=())
@@ -310,25 +315,25 @@ def record_gaps(
     for name, record in settled.items():
         if record.covers:
             _close_covered(ledger, name, record.covers)
-            left = () if record is current[name] else tuple(c for c in current[name].covers if c not in record.covers)
-            tables.put("sources", stream + name.encode(), replace(current[name], covers=left))
+            claims = () if record is current[name] else tuple(c for c in current[name].covers if c not in record.covers)
+            tables.put("sources", stream + name.encode(), replace(current[name], covers=claims))
     ledger.prune(None if definition.longest_life is None else now - definition.longest_life)
 
 
-def record_restored(tables: Tables, taken: int, at: int) -> None:
-    """What sources sent after a backup was taken is not in the warehouse that is restored from it at `at`."""
+def record_restored(tables: Tables, taken: int, wall_time: int) -> None:
+    """What sources sent after a backup was taken is not in the warehouse that is restored from it at `wall_time`."""
     cause = f"restored from a backup of {format_time(taken)}"
     for _, entry in list(tables.items("streams")):
         if entry.definition.inputs:
             continue
         _, state = find_stream(tables, entry.definition.name)
-        stream, ledger = catalog_key(entry.id), Ledger(tables, entry, state.ordinal, at)
+        stream, ledger = catalog_key(entry.id), Ledger(tables, entry, state.ordinal, wall_time)
         entries = {key[len(stream) :].decode(): record for key, record in tables.items("sources", stream)}
         progress = compute_progress(entry.definition, state, entries)
         reached = {source.name: source.progress for source in progress.sources} if entry.definition.sources else {}
         for source, start in (reached or {"": progress.upto}).items():
-            if start is not None and start < at:
-                ledger.add("restored", source, start, at, cause)
+            if start is not None and start < wall_time:
+                ledger.add("restored", source, start, wall_time, cause)
 
 
 def _record_first_data(

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -520,20 +519,10 @@ class Warehouse(StreamChanges):
         if if_not_exists and (existing := [view for view in self.views() if view.name == name]):
             return existing[0]
         reads_results = result_views.reads_results(self._store, name, sql)  # those are computed anew for each run
-        create = result_views.create_view if reads_results else partial(ddl.create_view, recompute=recompute)
-        return create(
-            self._store,
-            name,
-            sql,
-            key=key,
-            restore=restore,
-            index=index,
-            retroactive=(retroactive,) if isinstance(retroactive, str) else tuple(retroactive),
-            slide=slide,
-            time=time,
-            expires=expires,
-            keep=keep,
-        )
+        create = result_views.create_view if reads_results else ddl.create_view
+        tables = (retroactive,) if isinstance(retroactive, str) else tuple(retroactive)
+        options = ddl.ViewOptions(key, index, slide, time, expires, restore, tables, keep, recompute)
+        return create(self._store, name, sql, options)
 
     def drop_view(self, name: str) -> None:
         """Remove a view and its rows; readers that have pinned it go on reading."""
@@ -669,11 +658,11 @@ class Warehouse(StreamChanges):
         self._evolve(stream, reader.schema, evolve)
         return reader
 
-    def _evolve(self, stream: str, given: pa.Schema, evolve: str) -> None:
+    def _evolve(self, stream: str, schema: pa.Schema, evolve: str) -> None:
         """Take new columns of a schema into a stream, and wider types if that is asked for."""
         from windrow.schema_changes import find_changes
 
-        added, widened = find_changes(evolve, given, self.stream(stream).definition.schema)
+        added, widened = find_changes(evolve, schema, self.stream(stream).definition.schema)
         for field in added:
             self.alter_stream(stream, add_column=field)
         for field in widened:

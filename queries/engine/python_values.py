@@ -6,7 +6,6 @@ writes them.
 """
 
 import datetime as dt
-import zoneinfo
 from itertools import pairwise
 from typing import Any
 
@@ -164,7 +163,9 @@ def _convert_times(column: pa.Array) -> list[Any] | None:
         return None
     python_values: list[Any] = values.tolist()
     if not (pa.types.is_date(kind) or kind.tz is None):
-        zone = zoneinfo.ZoneInfo("UTC")
+        from zoneinfo import ZoneInfo  # nothing else in an answer needs it
+
+        zone = ZoneInfo("UTC")
         python_values = [value.replace(tzinfo=zone) for value in python_values]
     if column.null_count:
         missing = column.view(pa.int32() if unit == "D" else pa.int64()).to_pylist()

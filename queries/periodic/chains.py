@@ -29,10 +29,10 @@ def find_reads(references: Sequence[tuple[Reference, QueryEntry]], deltas: Mappi
         reach = None
         if isinstance(window, RangeWindow | OffsetWindow | CalendarWindow):
             reach = window.longest(query.created) if isinstance(window, CalendarWindow) else window.reach
-            kept = query.keep_time if query.keep_runs is None else query.keep_runs * period
-            if kept is not None and reach > kept:
+            kept_time = query.keep_time if query.keep_runs is None else query.keep_runs * period
+            if kept_time is not None and reach > kept_time:
                 raise WindowError(
-                    f"query {query.name!r} keeps results for {times.format_duration(kept)}; {window} would not be "
+                    f"query {query.name!r} keeps results for {times.format_duration(kept_time)}; {window} would not be "
                     "complete: drop the query and add it with a longer keep="
                 )
             reach += period
@@ -53,14 +53,14 @@ def check_cycle(tables: Tables, entry: QueryEntry) -> None:
         waiting += [(*path, read.query) for read in read_entry.after] if read_entry is not None else []
 
 
-def order_levels(entries: Iterable[QueryEntry], known: Iterable[QueryEntry]) -> list[list[QueryEntry]]:
+def order_levels(entries: Iterable[QueryEntry], queries: Iterable[QueryEntry]) -> list[list[QueryEntry]]:
     """Queries in the order in which they run: none comes before one whose results it reads.
 
     Args:
         entries: To be ordered.
-        known: All there are.
+        queries: All there are.
     """
-    by_name = {entry.name: entry for entry in known}
+    by_name = {entry.name: entry for entry in queries}
     depths: dict[str, int] = {}
 
     def depth(name: str) -> int:

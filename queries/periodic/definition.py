@@ -225,11 +225,11 @@ def _calendar_pace(
     """A run for each unit; refuses units of which rows would be gone when their run is due."""
     window, definition = reference.window, view.entry.definition
     assert isinstance(window, CalendarWindow)
-    kept, needed = definition.longest_life, window.longest(view.now or 0) + lag + definition.slide
-    if kept is not None and needed > kept:
+    longest, needed = definition.longest_life, window.longest(view.now or 0) + lag + definition.slide
+    if longest is not None and needed > longest:
         message = (
-            f"stream {view.name!r} keeps rows for {times.format_duration(kept)}, and {window} with its lag and a slide "
-            f"can be {times.format_duration(needed)} ago"
+            f"stream {view.name!r} keeps rows for {times.format_duration(longest)}, and {window} with its lag and a "
+            f"slide can be {times.format_duration(needed)} ago"
         )
         raise _locate_clause(statement, reference, message)
     first = last = window.previous

@@ -66,14 +66,14 @@ def answer_due(
     queries: Sequence[QueryEntry],
     policy: str = HYBRID_LATE_PENDING,
     late: Mapping[str, int] | None = None,
-    given: SharedRows | None = None,
+    shared_rows: SharedRows | None = None,
     engine: RunEngine | None = None,
 ) -> Iterator[RunAnswer]:
     """The answers of due queries, each exactly once, as they are ready; all of a higher priority come first.
 
     `policy` says which of them synopses answer together, and in which order (`scheduler.POLICIES`); `late`, by how
-    many slides each is past its deadline; `given` are rows that are shared with others, too; `engine` runs what is not
-    DuckDB's.
+    many slides each is past its deadline; `shared_rows` are rows that are shared with others, too; `engine` runs what
+    is not DuckDB's.
     The snapshot may be of an older slide than the catalog's last one (a run that was missed, or a slide that came
     meanwhile): an answer must be of the snapshot's slide.
     """
@@ -82,8 +82,8 @@ def answer_due(
     shortcuts = _find_shortcuts(snapshot, here)
     planned, unplanned = shared_evaluation.plan_queries(store, snapshot, [q for q in here if q.name not in shortcuts])
     with contextlib.ExitStack() as stack:
-        shared = given or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
-        if given is None:
+        shared = shared_rows or stack.enter_context(contextlib.closing(SharedRows(store, snapshot)))
+        if shared_rows is None:
             shared.plan(unplanned)
         for priority in sorted({query.priority for query in queries}, reverse=True):
             from_rows = [query for query in (*elsewhere, *unplanned) if query.priority == priority]
@@ -101,8 +101,8 @@ def _find_shortcuts(snapshot: Snapshot, queries: Sequence[QueryEntry]) -> dict[s
     """The queries that summaries answer, by name."""
     if not summaries.are_there(snapshot.store):
         return {}
-    found = ((query.name, PERIODIC_CONTEXT.find_shortcut(snapshot, query.sql, query.params)) for query in queries)
-    return {name: shortcut for name, shortcut in found if shortcut is not None}
+    shortcuts = ((query.name, PERIODIC_CONTEXT.find_shortcut(snapshot, query.sql, query.params)) for query in queries)
+    return {name: shortcut for name, shortcut in shortcuts if shortcut is not None}
 
 
 def _answer_by_shortcut(store: Store, snapshot: Snapshot, query: QueryEntry, shortcut: Shortcut) -> RunAnswer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from windrow import arguments, times
+from windrow import arguments
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry, QueryState, StreamEntry, StreamState, ViewEntry
 from windrow.ddl import choose_first_layout, make_stream_folders, record_stream
@@ -21,7 +21,6 @@ from windrow.definitions import StreamDefinition
 from windrow.errors import QueryError, ViewError
 from windrow.files import disk_errors
 from windrow.formats.text import type_name
-from windrow.indexes.partitioners import Index
 from windrow.locks import locked
 from windrow.queries import execution
 from windrow.queries.answer import Answer
@@ -35,6 +34,7 @@ from windrow.queries.synopses.maintenance import prepare_synopses
 from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.queries.views.ddl import (
     View,
+    ViewOptions,
     check_free_name,
     choose_slots,
     expand_statement,
@@ -72,25 +72,12 @@ def reads_results(store: Store, name: str, sql: str) -> bool:
     return any(not reference.schema and reference.name.lower() in queries for reference in references)
 
 
-def create_view(
-    store: Store,
-    name: str,
-    sql: str,
-    *,
-    key: str | Sequence[str] | None,
-    restore: bool,
-    index: Index | str,
-    retroactive: Sequence[str],
-    slide: times.Duration | None,
-    time: str,
-    expires: str,
-    keep: times.Duration | None = None,
-) -> View:
+def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View:
     """Declare a view of results, fill it from those that are there, and return its description."""
     store.check_writable()
-    if restore:
+    if options.restore:
         raise ViewError(f"view {name!r} reads results, of which none is lost between two slides; leave restore out")
-    if keep is not None:
+    if options.keep is not None:
         raise ViewError(f"view {name!r} reads results, which their queries keep as long as their own keep= says")
     written, sql = sql, expand_statement(store, name, sql)
     statement = parse(sql)
@@ -98,27 +85,24 @@ def create_view(
     with Snapshot(store) as snapshot:
         check_free_name(snapshot, name)
         queries = store.catalog.read(lambda tables: _find_queries(tables, name, statement, snapshot))
-        tables_read = _check_relations(name, statement, snapshot, queries, retroactive)
+        tables_read = _check_relations(name, statement, snapshot, queries, options.retroactive)
         draft = ViewEntry(
             id=0,
             name=name,
             sql=sql,
             inputs={},
             tables=tables_read,
-            retroactive=tuple(retroactive),
+            retroactive=options.retroactive,
             recompute=True,
             why=f"it is computed anew when {', '.join(queries)} {'has' if len(queries) == 1 else 'have'} delivered",
             written="" if sql == written else written,
             results={query.name: query.id for query in queries.values()},
         )
         followed = [snapshot.view(query.paces[0].stream).entry.definition for query in queries.values()]
-        step, origin = choose_slots(followed, [], name, slide)
+        step, origin = choose_slots(followed, [], name, options.slide)
         columns = _describe_columns(store, draft, snapshot)
-        definition = make_view_definition(
-            draft, columns, followed, step, origin, step, None, Pattern.STRICT, key, time, expires,
-            index_auto=index == "auto",
-        )  # fmt: skip
-        layout = choose_first_layout(definition, index)
+        definition = make_view_definition(draft, columns, followed, step, origin, step, None, Pattern.STRICT, options)
+        layout = choose_first_layout(definition, options.index)
         with disk_errors(f"creating view {name!r}"), store.catalog.write() as tables:
             for table in draft.tables:
                 find_table(tables, table)

@@ -110,9 +110,9 @@ def release_slide(tables: Tables, key: bytes, queries: Iterable[int]) -> bool:
     released = set(queries)
     if hold is None or not released <= set(hold.queries):
         return False
-    left = tuple(number for number in hold.queries if number not in released)
-    if left:
-        tables.put("holds", key, replace(hold, queries=left))
+    waiting = tuple(number for number in hold.queries if number not in released)
+    if waiting:
+        tables.put("holds", key, replace(hold, queries=waiting))
     else:
         tables.delete("holds", key)
     return True

@@ -300,10 +300,10 @@ class QueryRound:
         groups = [(snapshot.at(runs[0].clocks), runs) for runs in _group_runs(revisions)]
         with contextlib.closing(SharedRows(self.store, snapshot)) as shared:
             shared.plan((), *((s, [run.entry for run in runs if run.entry.engine != SPARK]) for s, runs in groups))
-            for seen, runs in groups:
+            for earlier, runs in groups:
                 wanted = [run for run in runs if run.entry.id not in self._failed]
                 if wanted and not self.stop.is_set():
-                    yield from self._answer_together(seen, wanted, shared.seen_at(seen))
+                    yield from self._answer_together(earlier, wanted, shared.seen_at(earlier))
 
     def _find_revisions(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[DueRun]:
         def find_changed(tables: Tables) -> list[tuple[QueryEntry, QueryState, dict[str, int], list[RunEntry]]]:
@@ -356,15 +356,15 @@ class QueryRound:
         end = first.model.slot_end(run.slides[first.name])
         window = find_run_window(entry.paces[0], run.slides[first.name], end)
         try:
-            seen = backfill.open_past(snapshot, run).at(find_clocks(entry, run.slides))
+            past = backfill.open_past(snapshot, run).at(find_clocks(entry, run.slides))
             due = DueRun(entry, run.state, run.slides, window, True, backfilled=run.commit)
-            due = _with_coverage(due, seen)
+            due = _with_coverage(due, past)
             if entry.on_gap == "error" and not due.complete:
-                raise _refuse(seen, due).error or QueryError("its windows are not complete")
+                raise _refuse(past, due).error or QueryError("its windows are not complete")
         except (GapError, WindowError) as error:
             backfill.pass_over(self.store, run, window, str(error))
             return None
-        (answer,) = evaluation.answer_from_rows(self.store, seen, [entry])
+        (answer,) = evaluation.answer_from_rows(self.store, past, [entry])
         return due, answer
 
     def _find_changed_streams(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[Pace]:
@@ -384,8 +384,8 @@ class QueryRound:
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""
         for runs in _group_runs(self._find_runs(snapshot, entries, hold)):
-            seen = snapshot.at(runs[0].clocks) if runs[0].clocks else snapshot
-            yield from self._answer_together(seen, runs)
+            visible = snapshot.at(runs[0].clocks) if runs[0].clocks else snapshot
+            yield from self._answer_together(visible, runs)
 
     def _answer_together(
         self, snapshot: Snapshot, runs: Sequence[DueRun], shared: SharedRows | None = None, reruns: int = 0
@@ -443,8 +443,8 @@ class QueryRound:
             revised = {run.entry.id for run in runs}
             yield from self._deliver([each for each in overtaken if each[0].entry.id not in revised])
             for group in _group_runs(runs):
-                seen = snapshot.at(group[0].clocks) if group[0].clocks else snapshot
-                yield from self._answer_together(seen, group, reruns=reruns)
+                visible = snapshot.at(group[0].clocks) if group[0].clocks else snapshot
+                yield from self._answer_together(visible, group, reruns=reruns)
 
     def _find_runs(
         self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None, *, again: bool = False

@@ -133,12 +133,12 @@ class Scheduler:
         return [chosen, *(task for task in candidates if task is not chosen and task.group == chosen.group)]
 
     def _may_join(self, task: ScheduledTask, lowest: int) -> bool:
-        left = self.until_deadline(task)
+        seconds = self.until_deadline(task)
         if self.policy == HYBRID_LATE and lowest < 0:
-            return left < 0
+            return seconds < 0
         if self.policy == HYBRID_LATE_PENDING and lowest < 0:
-            return left <= 0
-        return left == lowest
+            return seconds <= 0
+        return seconds == lowest
 
     def done(self, tasks: Sequence[ScheduledTask]) -> None:
         """They were executed; the next deadline counts from now, also for what was late."""

@@ -91,9 +91,9 @@ class SharedRows:
 
     def seen_at(self, snapshot: Snapshot) -> "SharedRows":
         """The same rows as windows of earlier slides. See `Snapshot.at`."""
-        seen = copy(self)
-        seen._seen = snapshot
-        return seen
+        shared = copy(self)
+        shared._seen = snapshot
+        return shared
 
     def plan(self, queries: Iterable[QueryEntry], *more: tuple[Snapshot, Iterable[QueryEntry]]) -> None:
         """Count who reads what, now or at earlier slides; to be called before the first answer."""

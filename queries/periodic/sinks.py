@@ -110,14 +110,14 @@ def place_waiting_files(store: Store, entries: Sequence[QueryEntry]) -> dict[int
         for query, (placed, error) in done.items():
             state: QueryState | None = tables.get("paced", catalog_key(query))
             if state is not None:
-                left = tuple(slide for slide in state.unplaced if (slide, 0) not in placed) if error else ()
+                unplaced = tuple(slide for slide in state.unplaced if (slide, 0) not in placed) if error else ()
                 revisions = tuple(each for each in state.unplaced_revisions if each not in placed) if error else ()
                 message = error or (state.error if state.failures else None)
                 failures = state.place_failures + 1 if error else 0
                 wait = min(_FIRST_BACK_OFF << min(failures - 1, 32), _MAX_BACK_OFF) if error else 0
                 state = replace(
                     state,
-                    unplaced=left,
+                    unplaced=unplaced,
                     unplaced_revisions=revisions,
                     error=message,
                     place_failures=failures,

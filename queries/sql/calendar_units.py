@@ -6,12 +6,14 @@ A unit is (start, end] like every window: the instant of midnight belongs to the
 
 import datetime as dt
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from typing import TYPE_CHECKING
 
 from windrow import times
 from windrow.errors import WindowError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _HOUR, _DAY = 3600 * times.SECOND, 86400 * times.SECOND
 UNIT_LENGTHS = {
@@ -24,12 +26,15 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 @lru_cache(maxsize=256)
-def find_zone(name: str) -> ZoneInfo:
+def find_zone(name: str) -> "ZoneInfo":
     """A time zone by its name.
 
     Raises:
         WindowError: there is none; the error names one that is written alike.
     """
+    from difflib import get_close_matches  # few statements name a zone
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
     try:
         if name in available_timezones():
             return ZoneInfo(name)
@@ -40,11 +45,11 @@ def find_zone(name: str) -> ZoneInfo:
     raise WindowError(f"there is no time zone {name!r}; {hint}")
 
 
-def _local(zone: ZoneInfo, instant: int) -> dt.datetime:
+def _local(zone: "ZoneInfo", instant: int) -> dt.datetime:
     return (_EPOCH + dt.timedelta(microseconds=instant)).astimezone(zone)
 
 
-def _offset(zone: ZoneInfo, instant: int) -> dt.timedelta:
+def _offset(zone: "ZoneInfo", instant: int) -> dt.timedelta:
     return _local(zone, instant).utcoffset() or dt.timedelta(0)
 
 
@@ -56,7 +61,7 @@ def _bisect(low: int, high: int, reached: Callable[[int], bool]) -> int:
     return high
 
 
-def _begin(zone: ZoneInfo, wall: dt.datetime) -> int:
+def _begin(zone: "ZoneInfo", wall: dt.datetime) -> int:
     """The first instant at which the clocks show `wall` or, where they skip it, a later time."""
     early, late = (
         (wall.replace(tzinfo=zone, fold=fold) - _EPOCH) // _MICROSECOND for fold in (1, 0)
@@ -66,7 +71,7 @@ def _begin(zone: ZoneInfo, wall: dt.datetime) -> int:
     return _bisect(early - 1, late, lambda instant: _local(zone, instant).replace(tzinfo=None) >= wall)
 
 
-def _find_hour(zone: ZoneInfo, inside: int) -> tuple[int, int]:
+def _find_hour(zone: "ZoneInfo", inside: int) -> tuple[int, int]:
     """The hour of the wall clock around an instant, as far as the clocks do not change in it."""
     offset = _offset(zone, inside)
     shift = offset // _MICROSECOND

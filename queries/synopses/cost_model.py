@@ -282,9 +282,9 @@ def compare_with_rows(
 
 def fit_budget(costs: Mapping[T, SynopsisCosts], budget: float) -> set[T]:
     """Those that fit into so many bytes together, the most useful ones first."""
-    chosen, left = set(), budget
+    chosen, room = set(), budget
     for key, cost in sorted(costs.items(), key=lambda item: -item[1].usefulness):
-        if cost.size <= left:
+        if cost.size <= room:
             chosen.add(key)
-            left -= cost.size
+            room -= cost.size
     return chosen

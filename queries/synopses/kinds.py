@@ -169,12 +169,12 @@ def _advance_level(
     touched: dict[int, list[T]] = {_left_of(slot, size): [] for slot in _touched_slots(previous, new_values, ahead)}
     for slot, value in new_values.items():
         touched[_left_of(slot, size)].append(value)
-    for left, late in touched.items():
-        node = Node(level, left)
-        if left < floor or node.right > slide:
+    for first, late in touched.items():
+        node = Node(level, first)
+        if first < floor or node.right > slide:
             continue
         if previous is None or node.right > previous:
-            change.build(node, [change.get(Node(level - 1, left)), change.get(Node(level - 1, left + size // 2))])
+            change.build(node, [change.get(Node(level - 1, first)), change.get(Node(level - 1, first + size // 2))])
         elif late:
             change.add(node, late)
 
@@ -194,8 +194,8 @@ def interval_nodes_read(slots: int, previous: int | None, new_slots: Iterable[in
     nodes = {slot_node(slot) for slot in new_slots}
     for slot in _touched_slots(previous, new_slots, ahead):
         for level in range(1, slots.bit_length()):
-            left, half = _left_of(slot, 1 << level), 1 << (level - 1)
-            nodes |= {Node(level, left), Node(level - 1, left), Node(level - 1, left + half)}
+            first, half = _left_of(slot, 1 << level), 1 << (level - 1)
+            nodes |= {Node(level, first), Node(level - 1, first), Node(level - 1, first + half)}
     return nodes
 
 

@@ -33,7 +33,7 @@ from windrow.slide_hooks import Contribution, SlideContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
-LOCK_SECONDS = 60.0
+_LOCK_SECONDS = 60.0
 _NEVER_SLID = -(1 << 60)
 _MAX_SLOTS = 64
 """Rows that came in for more slots than this are grouped by DuckDB, which does it for all of them at once."""
@@ -335,13 +335,13 @@ def _advance(
 
 
 @contextmanager
-def stream_lock(store: Store, stream: int, name: str, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+def stream_lock(store: Store, stream: int, name: str) -> Iterator[None]:
     """Hold off slides of a stream."""
     store.check_writable()
     path = store.lock_path(stream)
     with disk_errors(f"changing synopses of stream {name!r}"):
         path.parent.mkdir(exist_ok=True)
-        with locked(path, f"the slide of stream {name!r}", timeout, store.sleep):
+        with locked(path, f"the slide of stream {name!r}", _LOCK_SECONDS, store.sleep):
             yield
 
 

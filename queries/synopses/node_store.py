@@ -90,11 +90,11 @@ def read_entries(tables: Tables, stream: int) -> list[SynopsisEntry]:
 
 
 def list_nodes(
-    tables: Tables, entry: SynopsisEntry, level: int | None = None, left: int | None = None
+    tables: Tables, entry: SynopsisEntry, level: int | None = None, first: int | None = None
 ) -> Iterator[tuple[Node, int]]:
-    """The nodes of a synopsis and when each was last changed: all, those of a level, or those from `left` on there."""
+    """The nodes of a synopsis and when each was last changed: all, those of a level, or those from `first` on there."""
     prefix = catalog_key(entry.stream, "n", entry.number, *(() if level is None else (level,)))
-    start = prefix if left is None else prefix + catalog_key(left)
+    start = prefix if first is None else prefix + catalog_key(first)
     for key, raw in tables.raw_items("synopses", prefix, start):
         yield Node(decode_last_int(key[:-8]), decode_last_int(key)), _HEAD.unpack_from(raw)[0]
 
@@ -298,8 +298,8 @@ class NodeMerger:
         self.cursor.register("_less", part)
         columns = columns_sql(self.entry)
         source = f"SELECT {columns}, 1 AS s FROM _parts UNION ALL SELECT {columns}, -1 FROM _less"
-        left = fetch_rows(self.cursor, merge_sql(self.entry, source, self.slide, signed=True))
-        return left if left.num_rows else None
+        rest = fetch_rows(self.cursor, merge_sql(self.entry, source, self.slide, signed=True))
+        return rest if rest.num_rows else None
 
     def equal(self, one: pa.Table | None, other: pa.Table | None) -> bool:
         """Whether two nodes give the same, but for how floats are rounded; expired rows do not count."""

@@ -362,12 +362,13 @@ def renew_summaries(store: Store) -> None:
 def drop_summary(store: Store, name: str) -> None:
     """Remove a summary and its lists."""
     store.check_writable()
-    found = next((summary for summary in list_summaries(store) if summary.name == name), None)
-    if found is None:
-        names = ", ".join(summary.name for summary in list_summaries(store))
+    declared = list_summaries(store)
+    dropped = next((summary for summary in declared if summary.name == name), None)
+    if dropped is None:
+        names = ", ".join(summary.name for summary in declared)
         raise SummaryError(f"there is no summary {name!r}; " + (f"there are {names}" if names else "none was created"))
-    entry, _ = store.catalog.read(lambda tables: find_stream(tables, found.stream))
-    with maintenance.stream_lock(store, entry.id, found.stream), store.catalog.write() as tables:
+    entry, _ = store.catalog.read(lambda tables: find_stream(tables, dropped.stream))
+    with maintenance.stream_lock(store, entry.id, dropped.stream), store.catalog.write() as tables:
         for summary in read_summaries(tables, entry.id):
             if summary.name == name:
                 _forget_lists(tables, summary)

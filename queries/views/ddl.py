@@ -1,5 +1,6 @@
 """Declares views: plans the statement, defines the stream that the view becomes, and fills it with its first rows."""
 
+import dataclasses
 import datetime as dt
 import itertools
 import math
@@ -83,36 +84,38 @@ class View(TableRecord):
     """Of a view with GROUP BY that is kept from new rows: the view of its partial aggregates."""
 
 
-def create_view(
-    store: Store,
-    name: str,
-    sql: str,
-    *,
-    key: str | Sequence[str] | None,
-    restore: bool,
-    index: Index | str,
-    retroactive: Sequence[str],
-    slide: times.Duration | None,
-    time: str,
-    expires: str,
-    keep: times.Duration | None = None,
-    recompute: bool = False,
-) -> View:
+@dataclass(frozen=True)
+class ViewOptions:
+    """What a user chooses of a view beside its statement; see `Warehouse.create_view`."""
+
+    key: str | Sequence[str] | None = None
+    index: Index | str = "auto"
+    slide: times.Duration | None = None
+    time: str = "_ts"
+    expires: str = "_exp"
+    restore: bool = False
+    retroactive: tuple[str, ...] = ()
+    keep: times.Duration | None = None
+    recompute: bool = False
+
+
+def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View:
     """Declare a view, fill it from what its inputs hold, and return its description."""
+    key, keep, recompute = options.key, options.keep, options.recompute
     store.check_writable()
     arguments.check_statement(sql)
     with ExitStack() as stack:
         written = sql
-        sql, plan, snapshot = _plan_locked(store, name, sql, retroactive, stack, recompute=recompute)
+        sql, plan, snapshot = _plan_locked(store, name, sql, options.retroactive, stack, recompute=recompute)
         schema = describe_columns(store, name, plan, snapshot.tables)
         if plan.partition is not None and any(pa.types.is_nested(field.type) for field in schema):
             # Rows that have ended are found by their values, which lists and structs are not compared by.
-            sql, plan = _plan_in_snapshot(snapshot, name, written, retroactive, recompute=True)
+            sql, plan = _plan_in_snapshot(snapshot, name, written, options.retroactive, recompute=True)
             schema = describe_columns(store, name, plan, snapshot.tables)
         draft = replace(
             _draft_view(name, sql, plan, snapshot),
-            retroactive=tuple(retroactive),
-            restore=restore,
+            retroactive=options.retroactive,
+            restore=options.restore,
             written="" if sql == written else written,
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
@@ -122,26 +125,15 @@ def create_view(
         columns = list(schema)[0 if plan.recompute else 2 :]
         if key is None and plan.partition is not None:
             key = choose_key(columns, plan.partition)
-        options = _StreamOptions(key, index, slide, time, expires)
+        options = dataclasses.replace(options, key=key)
         grouped = None
-        if plan.recompute and not retroactive and not recompute:
+        if plan.recompute and not options.retroactive and not recompute:
             draft, grouped = _try_groups(store, draft, plan, snapshot, schema)
         if grouped is None:
             _declare(store, draft, plan, columns, snapshot, options)
     if grouped is not None:
         _create_grouped(store, replace(draft, written=written), *grouped, schema, options)
     return next(view for view in list_views(store) if view.name == name)
-
-
-@dataclass(frozen=True)
-class _StreamOptions:
-    """What a user chooses of the stream that a view is; as `create_view` takes it."""
-
-    key: str | Sequence[str] | None
-    index: Index | str
-    slide: times.Duration | None
-    time: str = "_ts"
-    expires: str = "_exp"
 
 
 def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:
@@ -164,7 +156,7 @@ def _declare(
     plan: ViewPlan,
     columns: Sequence[pa.Field],
     snapshot: Snapshot,
-    options: _StreamOptions,
+    options: ViewOptions,
 ) -> None:
     """Define the stream that a view is, and fill it."""
     definitions = [part.definition for part in plan.streams if part.definition is not None]
@@ -173,10 +165,7 @@ def _declare(
     pattern = plan.label.pattern if draft.keep is None else Pattern.WEAKEST
     if draft.grouped is not None and not draft.partials_of:
         pattern = Pattern.STRICT
-    definition = make_view_definition(
-        draft, columns, definitions, step, origin, lifetime, longest, pattern, options.key, options.time,
-        options.expires, index_auto=options.index == "auto",
-    )  # fmt: skip
+    definition = make_view_definition(draft, columns, definitions, step, origin, lifetime, longest, pattern, options)
     layout = choose_first_layout(definition, options.index)
     with disk_errors(f"creating view {draft.name!r}"):
         make_stream_folders(store, draft.name)
@@ -203,7 +192,7 @@ def _create_grouped(
     inner_sql: str,
     grouped: GroupedStatement,
     schema: pa.Schema,
-    options: _StreamOptions,
+    options: ViewOptions,
 ) -> None:
     """Declare the view of the partial aggregates, then the one that finishes them."""
     partials = _choose_partials_name(store, draft.name)
@@ -218,7 +207,7 @@ def _create_grouped(
         columns = list(describe_columns(store, draft.name, plan, snapshot.tables, sql))[2:]
         keyed = [field.name for field in columns if field.name in groups and not pa.types.is_nested(field.type)]
         key = groups if groups and keyed == groups else None
-        _declare(store, inner, plan, columns, snapshot, _StreamOptions(key, "auto", options.slide))
+        _declare(store, inner, plan, columns, snapshot, ViewOptions(key, slide=options.slide))
     try:
         with ExitStack() as stack:
             sql = f"SELECT {', '.join(quote_name(field.name) for field in columns)} FROM {quote_name(partials)}"
@@ -226,8 +215,7 @@ def _create_grouped(
             outer = _draft_view(draft.name, sql, plan, snapshot)
             outer = replace(outer, grouped=grouped, written=draft.written, why=draft.why)
             outer_key = grouped.keys if options.key is None and key is not None else options.key
-            chosen = _StreamOptions(outer_key, options.index, options.slide, options.time, options.expires)
-            _declare(store, outer, plan, list(schema), snapshot, chosen)
+            _declare(store, outer, plan, list(schema), snapshot, dataclasses.replace(options, key=outer_key))
     except BaseException:
         drop_stream(store, partials, view=True)
         raise
@@ -383,11 +371,7 @@ def make_view_definition(
     lifetime: int | None,
     longest: int | None,
     pattern: Pattern,
-    search_key: str | Sequence[str] | None,
-    time: str,
-    expires: str,
-    *,
-    index_auto: bool,
+    options: ViewOptions,
 ) -> StreamDefinition:
     """The stream that a view is.
 
@@ -400,11 +384,9 @@ def make_view_definition(
         lifetime: Of all rows, if they have one.
         longest: The longest that a row can have, if each has its own.
         pattern: How rows leave it.
-        search_key: Among its columns.
-        time: The name of the column with the time of a result.
-        expires: The name of the column with its expiry.
-        index_auto: Whether its index is chosen by update pattern.
+        options: Its search key, index and the names of its times, as a user chose them.
     """
+    time, expires = options.time, options.expires
     zones = [definition.schema.field(definition.time).type.tz for definition in definitions]
     stamp = pa.timestamp("us", next((zone for zone in zones if zone is not None), None))
     names = [
@@ -421,7 +403,7 @@ def make_view_definition(
         view.name,
         schema,
         time=time,
-        key=search_key,
+        key=options.key,
         slide=dt.timedelta(microseconds=step),
         lifetime=None if lifetime is None else dt.timedelta(microseconds=lifetime),
         expires=None if longest is None else expires,
@@ -432,7 +414,7 @@ def make_view_definition(
         max_ahead="1 hour",
         origin=None,
         on_source_failure="block",
-        index_auto=index_auto,
+        index_auto=options.index == "auto",
     )
     pattern = max(pattern, Pattern.WEAK) if longest is not None else pattern
     inputs = (*view.inputs, *view.results)
@@ -504,9 +486,9 @@ def _find_log_start(snapshot: Snapshot, view: ViewEntry) -> int | None:
         if stream.now is None:
             return None
         cutoff = find_cutoff(stream.entry, stream.state)
-        kept = stream.now - (view.keep or 0)
+        oldest = stream.now - (view.keep or 0)
         lost = stream.now if stream.entry.definition.history is None else cutoff
-        starts.append(kept if lost is None else max(kept, lost))
+        starts.append(oldest if lost is None else max(oldest, lost))
     return max(starts)
 
 

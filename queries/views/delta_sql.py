@@ -217,11 +217,11 @@ class SqlUpdate:
                 )
         yield from self._run(f"SELECT * FROM ({self.plan.sql}\n)")
 
-    def _register_table(self, part: PlanPart, at: int | None = None) -> None:
-        """Register the version of a table that rows meet right after `at`; by default the one that was put last."""
+    def _register_table(self, part: PlanPart, time: int | None = None) -> None:
+        """Register the version of a table that rows meet right after `time`; by default the one that was put last."""
         entry = self.update.tables[part.name]
-        if at is not None:
-            entry = next(version for since, version in reversed(self.update.versions[part.name]) if since <= at)
+        if time is not None:
+            entry = next(version for since, version in reversed(self.update.versions[part.name]) if since <= time)
         self.pooled.create_view(part.relation, table_sql(self.store.root, entry, self.store.reader))
 
     # -- from new rows -------------------------------------------------------------------------------------------------

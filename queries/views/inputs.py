@@ -245,8 +245,6 @@ class RelationBinder:
         hidden: tuple[str, str] | None,
         prune: Prune | None = None,
         value_filter: tuple[str, Mask] | None = None,
-        *,
-        only: str = "",
     ) -> int:
         """Register rows under the part's relation; returns about how many they are.
 
@@ -257,7 +255,6 @@ class RelationBinder:
             hidden: Names for the beginning and the end of its rows.
             prune: Chooses the rows that are read.
             value_filter: A column and which of its values count.
-            only: A condition that its rows must meet.
         """
         schema, model = definition.schema, definition.model
         extra = ""
@@ -276,8 +273,7 @@ class RelationBinder:
                 continue
             relation = f"{part.relation} {number}"
             rows += self.columns(relation, definition, segments, ranges, value_filter)
-            terms = " AND ".join(term for term in (group.condition, only) if term)
-            where = f" WHERE {terms}" if terms else ""
+            where = f" WHERE {group.condition}" if group.condition else ""
             arrival = f", {quote_name(SEQ)} + {group.base} AS {quote_name(SEQ)}" if ordered else ""
             selects.append(f"SELECT {columns}{extra}{arrival} FROM {quote_name(relation)}{where}")
         if not selects:

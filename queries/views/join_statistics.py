@@ -38,10 +38,10 @@ class JoinOrder:
     cost: float | None = None
 
     def __str__(self) -> str:
-        known = [] if self.rate is None else [f"{self.rate:,.4g} rows/s"]
-        known += [] if self.values is None else [f"{self.values:,.0f} values"]
-        known += [] if self.cost is None else [f"{self.cost:,.4g} comparisons/s"]
-        return f"{self.input} meets {', then '.join(self.partners)}" + (f" ({', '.join(known)})" if known else "")
+        figures = [] if self.rate is None else [f"{self.rate:,.4g} rows/s"]
+        figures += [] if self.values is None else [f"{self.values:,.0f} values"]
+        figures += [] if self.cost is None else [f"{self.cost:,.4g} comparisons/s"]
+        return f"{self.input} meets {', then '.join(self.partners)}" + (f" ({', '.join(figures)})" if figures else "")
 
 
 def list_join_orders(plan: ViewPlan, view: StreamDefinition, records: Mapping[str, ViewInput]) -> tuple[JoinOrder, ...]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.column_cache import SegmentRanges, list_rows
 from windrow.indexes.end_overrides import read_ends
 from windrow.indexes.row_model import SEQ, Bools, Int64s
 from windrow.indexes.segments import Segment
@@ -181,7 +180,7 @@ class KeyedRows:
     def _read_segment(
         self, segment: Segment, schema: pa.Schema, keys: KeySet | None, ranges: SegmentRanges | None
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        rows, start = _list_rows(segment, ranges), 0
+        rows, start = _rows_read(segment, ranges), 0
         full = self._definition.stored_schema
         for batch in self._store.columns.read_batches([segment], schema, full, ranges):
             these, start = rows[start : start + batch.num_rows], start + batch.num_rows
@@ -211,45 +210,13 @@ class KeyedRows:
         return result.select(shortened > ended_by)
 
 
-def match_copies(stored: Sequence[Any], wanted: Sequence[Any]) -> tuple[Bools, Bools]:
-    """Which rows of each side have an equal one on the other; of equal rows as many as both sides have, the first ones.
-
-    Args:
-        stored: A column for each value of a row, of types that `can_compare` names.
-        wanted: Columns of the same types.
-    """
-    sides = (native_keys.encode(list(columns)) for columns in (stored, wanted))
-    codes = pa.concat_arrays(sides).dictionary_encode().indices.to_numpy()
-    of_stored, of_wanted = codes[: len(stored[0])], codes[len(stored[0]) :]
-    return _has_copies(of_stored, of_wanted), _has_copies(of_wanted, of_stored)
-
-
-def _has_copies(codes: np.ndarray, others: np.ndarray) -> Bools:
-    """Which rows are the n-th with their code while the others have it at least n times."""
-    left = np.bincount(others, minlength=int(codes.max(initial=0)) + 1)
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    matched = np.empty(len(codes), bool)
-    matched[order] = np.arange(len(ordered)) - np.searchsorted(ordered, ordered) < left[ordered]
-    return matched
-
-
-def can_compare(kinds: Iterable[pa.DataType]) -> bool:
-    """Whether rows with such columns can be told apart by `match_copies`; lists and structs cannot."""
-    return all(map(native_keys.is_supported, kinds))
-
-
 def split_place(places: Int64s) -> tuple[Int64s, Int64s]:
     """The number of the segment, and the row in its file."""
     return places >> 32, places & _ROW
 
 
-def _list_rows(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
+def _rows_read(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
     """The rows of a segment that are read, as its file counts them."""
     if ranges is None:
         return np.arange(segment.start, segment.stop, dtype=np.int64)
-    starts, stops = ranges[segment.id]
-    counts = stops - starts
-    offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-    listed: Int64s = np.arange(int(counts.sum()), dtype=np.int64) + offsets
-    return listed
+    return list_rows(*ranges[segment.id])

@@ -17,9 +17,9 @@ from windrow.indexes.segments import SEQ_BITS, Segment
 from windrow.queries.engine import arrow_source
 from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
 from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
-from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, can_compare, match_copies, split_place
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
 from windrow.queries.views.plan import PlanPart, RowKeys
-from windrow.queries.views.storage import RowEnding
+from windrow.queries.views.storage import RowEnding, group_endings, match_copies
 from windrow.store import Store
 
 _BEGINS, _ENDS = "_windrow_begins", "_windrow_ends"
@@ -116,7 +116,7 @@ class KeyedUpdate(SqlUpdate):
         part, now = self.part, self.update.interval.now
         state, position = self.update.inputs[part.name], self.update.positions[part.name]
         schema = pa.schema([state.definition.schema.field(name) for name in self.keys.source])
-        found = []
+        changed = []
         for segment in state.segments:
             row_filter = find_row_filter(segment, position, NEW, before)
             new = row_filter is not None and segment.min_ts <= now and segment.max_exp > before
@@ -129,10 +129,10 @@ class KeyedUpdate(SqlUpdate):
                 if ending:
                     chosen |= (rows.begins <= before) & (rows.ends > before) & (rows.ends <= now)
                 if chosen.any():
-                    found.append(rows.select(chosen).rows.select(schema.names).cast(schema))
+                    changed.append(rows.select(chosen).rows.select(schema.names).cast(schema))
         stored_types = [self.definition.schema.field(name).type for name in self.keys.result]
         alike = stored_types == schema.types
-        return bool(found), KeySet.collect(found, schema) if found and alike else None
+        return bool(changed), KeySet.collect(changed, schema) if changed and alike else None
 
     def _may_end(self, segment: Segment, before: int) -> bool:
         """Whether rows of a segment can end in the update's time."""
@@ -145,13 +145,13 @@ class KeyedUpdate(SqlUpdate):
     def _is_new(self, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
         """Which rows have come since the last update, or were ahead of the clock then."""
         mixed, ahead = row_filter
-        known = np.full(len(rows.places), mixed or ahead)
+        old = np.full(len(rows.places), mixed or ahead)
         if mixed:
             arrived = rows.sequence >> SEQ_BITS
-            known &= arrived <= self.update.positions[self.part.name].ordinal
+            old &= arrived <= self.update.positions[self.part.name].ordinal
         if ahead:
-            known &= rows.begins <= before
-        new: Bools = ~known & (rows.begins <= self.update.interval.now) & (rows.ends > self.update.interval.now)
+            old &= rows.begins <= before
+        new: Bools = ~old & (rows.begins <= self.update.interval.now) & (rows.ends > self.update.interval.now)
         return new
 
     # -- what is stored ------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class KeyedUpdate(SqlUpdate):
         fields = [definition.schema.field(name) for name in names]
         new_columns = [results.column(n + 2).cast(field.type) for n, field in enumerate(fields)]
         new = pa.table([results.column(0), results.column(1), *new_columns], [_BEGINS, _ENDS, *names])
-        if not can_compare(field.type for field in fields):
+        if any(pa.types.is_nested(field.type) for field in fields):  # such values are not compared
             self._end_rows(segments, stored.places, stored.ends)
             yield from new.to_batches()
             return
@@ -183,16 +183,12 @@ class KeyedUpdate(SqlUpdate):
     ) -> Iterator[pa.RecordBatch]:
         """The rows of `new` that `old` has not; those of `old` that `new` has not end. Equal rows are counted."""
         by = new.column_names[1:] if self.begins_with_slide else new.column_names
-        stays, stored = match_copies(*([table.column(name) for name in by] for table in (old, new.cast(old.schema))))
-        self._end_rows(segments, places[~stays], old.column(_ENDS).to_numpy()[~stays])
+        stays, stored = match_copies(old.select(by), new.select(by).cast(old.select(by).schema))
+        ends = old.column(_ENDS).to_numpy()
+        self._end_rows(segments, places[~stays], ends[~stays])
         yield from new.filter(to_arrow(~stored)).to_batches()
 
     def _end_rows(self, segments: Sequence[Segment], places: Int64s, ends: Int64s) -> None:
-        order = np.argsort(places)
-        (numbers, rows), ends = split_place(places[order]), ends[order]
-        bounds = np.searchsorted(numbers, np.arange(len(segments) + 1))
-        for number, segment in enumerate(segments):
-            start, stop = bounds[number], bounds[number + 1]
-            if start < stop:
-                now = np.full(stop - start, self.update.interval.now, np.int64)
-                self.endings.append(RowEnding(segment.id, rows[start:stop], ends[start:stop], now))
+        positions, rows = split_place(places)
+        numbers = np.array([segment.id for segment in segments], np.int64)[positions]
+        self.endings += group_endings(numbers, rows, ends, self.update.interval.now)

@@ -318,8 +318,8 @@ def _prepare_view(
     hooks = [f for f in context.hooks if f.needed_after]
     needed = store.catalog.read(lambda tables: find_removal_limit(tables, hooks, current.entry, slide))
     plan = find_plan(store, view, {name: inputs[name].definition for name in view.inputs}, snapshot)
-    seen = {name: see_at(store, inputs[name], view_slide.now) for name in view.inputs}
-    update_view(store, view, plan, view_slide, view_state, seen, records, snapshot.tables, numbers, needed, updates)
+    visible = {name: see_at(store, inputs[name], view_slide.now) for name in view.inputs}
+    update_view(store, view, plan, view_slide, view_state, visible, records, snapshot.tables, numbers, needed, updates)
     if view.keep is not None and current.state.slide is None:
         updates.begun[view.id] = view_slide.now
     store.files.reach("view.written")

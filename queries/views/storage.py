@@ -16,10 +16,11 @@ from windrow.files import disk_errors
 from windrow.indexes.end_overrides import override_ends
 from windrow.indexes.maintenance import Merge
 from windrow.indexes.manifest import Manifest
-from windrow.indexes.row_model import Int64s
+from windrow.indexes.row_model import Bools, Int64s
 from windrow.indexes.segment_builder import number_arrivals, sort_into_segments
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
+from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 from windrow.queries.views.inputs import InputState, UpdateInterval
 from windrow.segment_files import (
@@ -87,6 +88,37 @@ class RowEnding(NamedTuple):
     rows: Int64s
     old_ends: Int64s
     new_ends: Int64s
+
+
+def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
+    """Of the rows of two tables with the same columns, which have an equal row in the other one, each copy its own."""
+    rows = pa.concat_arrays([native_keys.encode(table.columns) for table in (one, other)])
+    groups = rows.dictionary_encode().indices.to_numpy()
+    sides = groups[: one.num_rows], groups[one.num_rows :]
+    copies = [np.bincount(side, minlength=int(groups.max(initial=0)) + 1) for side in sides]
+    return _rank(sides[0]) < copies[1][sides[0]], _rank(sides[1]) < copies[0][sides[1]]
+
+
+def _rank(groups: Int64s) -> Int64s:
+    """The number of each member among those of its group."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    rank = np.empty(len(groups), np.int64)
+    rank[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return rank
+
+
+def group_endings(segments: Int64s, rows: Int64s, old_ends: Int64s, now: int) -> list[RowEnding]:
+    """Rows that end now; of each its segment's number, its row in the file, and when it ends by what is stored."""
+    order = np.lexsort((rows, segments))
+    columns = segments[order], rows[order], old_ends[order]
+    firsts = np.flatnonzero(np.diff(columns[0])) + 1
+    pieces = zip(*(np.split(column, firsts) for column in columns), strict=True)
+    return [
+        RowEnding(int(of[0]), places, ends, np.full(len(places), now, np.int64))
+        for of, places, ends in pieces
+        if len(of)
+    ]
 
 
 @dataclass

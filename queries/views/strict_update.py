@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.column_cache import SegmentRanges
+from windrow.indexes.column_cache import SegmentRanges, list_rows
 from windrow.indexes.end_overrides import find_ended_rows, read_ends
 from windrow.indexes.row_model import NEVER, Int64s, to_microseconds
 from windrow.indexes.segments import Segment
@@ -33,7 +33,6 @@ from windrow.queries.views.inputs import (
     SegmentGroup,
     UpdateInterval,
 )
-from windrow.queries.views.key_rows import match_copies
 from windrow.queries.views.partner_filter import (
     MANY_PARTNER_ROWS,
     MAX_LOOKUP_KEYS,
@@ -44,7 +43,7 @@ from windrow.queries.views.partner_filter import (
     prune_by_directory,
 )
 from windrow.queries.views.plan import Partition, PlanPart, Prune
-from windrow.queries.views.storage import RowEnding
+from windrow.queries.views.storage import RowEnding, group_endings, match_copies
 from windrow.store import Store
 
 _KEYS, _CHANGES = "_v keys", "_v changes"
@@ -138,19 +137,19 @@ class StrictUpdate:
         then = UpdateInterval(before, before, before)
         came = RelationBinder(self.store, self.pooled, UpdateInterval(before, now, now))
         stays, ended = (RelationBinder(self.store, self.pooled, then, ended_by=by) for by in (now, before))
-        known = {}
+        earlier_rows = {}
         for part in self.plan.parts:
             state, position = self._state(part), self.update.positions[part.name]
             groups = stays.find_groups(part, state, position, KNOWN)
-            known[part.number] = _Rows(part, groups, stays)
+            earlier_rows[part.number] = _Rows(part, groups, stays)
             self._create_table(_Rows(part, came.find_groups(part, state, position, NEW), came))
             ended_groups = [g for g in (_keep_ended(group, before, now) for group in groups) if g is not None]
             if ended_groups:
                 self._insert(part, _ENDED, self._register(_Rows(part, ended_groups, ended, _pick_ended(before, now))))
-        if not self._store_keys(known):
+        if not self._store_keys(earlier_rows):
             return False
         for part in self.plan.parts:
-            self._insert_known(known[part.number])
+            self._insert_known(earlier_rows[part.number])
         return True
 
     def _columns(self, part: PlanPart, definition: StreamDefinition) -> list[str]:
@@ -190,7 +189,7 @@ class StrictUpdate:
         source = f"{quote_name(relation)} s {condition}"
         self._run(f"INSERT INTO {quote_name(self._table(part))} SELECT {self._shown(part)}, {state} FROM {source}")
 
-    def _store_keys(self, known: dict[int, _Rows]) -> int:
+    def _store_keys(self, earlier_rows: dict[int, _Rows]) -> int:
         """Which partitions have changed, and by which part; returns how many."""
         now, selects = self.update.interval.now, []
         for part in self.plan.parts:
@@ -202,7 +201,7 @@ class StrictUpdate:
         for part in self.plan.parts:
             if part.number not in self.partition.watched:
                 continue
-            rows = known[part.number]
+            rows = earlier_rows[part.number]
             groups = [g for g in (_keep_expiring(group, part, now) for group in rows.groups) if g is not None]
             if groups:
                 relation = self._register(_Rows(part, groups, rows.binder))
@@ -286,17 +285,13 @@ class StrictUpdate:
         stored = _StoredRows(self.store, previous, now).find(gone)
         begins, _ = to_microseconds(stored.column(definition.time))
         ends, _ = model.expiries(stored, begins)
-        sides = [
-            [*(_plain(stored.column(name)) for name in names), to_arrow(begins), to_arrow(ends)],
-            [
-                *(gone.column(name).cast(_plain(stored.column(name)).type) for name in names),
-                gone.column(self.plan.begins),
-                gone.column(self.plan.ends),
-            ],
-        ]
-        matches = np.flatnonzero(match_copies(*sides)[0])
+        names_compared = [*names, self.plan.begins, self.plan.ends]
+        plain = [_plain(stored.column(name)) for name in names]
+        columns = pa.table([*plain, to_arrow(begins), to_arrow(ends)], names_compared)
+        matches = match_copies(columns, gone.select(names_compared).cast(columns.schema))[0]
         segments = stored.column(_SEGMENT).to_numpy()[matches]
-        return _group_endings(segments, stored.column(_ROW).to_numpy()[matches], ends[matches], now)
+        rows, old_ends = stored.column(_ROW).to_numpy()[matches], np.minimum(ends[matches], NEVER)
+        return group_endings(segments, rows, old_ends, now)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
@@ -327,7 +322,7 @@ class _StoredRows:
         full = definition.stored_schema
         batches = list(self._store.columns.read_batches(chosen, definition.schema, full, ranges))
         rows = pa.Table.from_batches(batches, definition.schema)
-        places = [_list_rows(*ranges[segment.id]) for segment in chosen]
+        places = [list_rows(*ranges[segment.id]) for segment in chosen]
         numbers = np.repeat(np.array([segment.id for segment in chosen], np.int64), list(map(len, places)))
         place = np.concatenate(places) if places else np.empty(0, np.int64)
         return rows.append_column(_SEGMENT, to_arrow(numbers)).append_column(_ROW, to_arrow(place))
@@ -388,15 +383,8 @@ def _pick_ended(before: int, now: int) -> Prune:
 def _without_ended(segment: Segment, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int64s]:
     if not segment.ended or not len(starts):
         return starts, stops
-    rows = np.setdiff1d(_list_rows(starts, stops), find_ended_rows(segment), assume_unique=True)
+    rows = np.setdiff1d(list_rows(starts, stops), find_ended_rows(segment), assume_unique=True)
     return rows, rows + 1
-
-
-def _list_rows(starts: Int64s, stops: Int64s) -> Int64s:
-    lengths = stops - starts
-    ends = np.cumsum(lengths)
-    rows: Int64s = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-    return rows
 
 
 def _can_filter(kind: pa.DataType) -> bool:
@@ -405,15 +393,3 @@ def _can_filter(kind: pa.DataType) -> bool:
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _group_endings(segments: Int64s, rows: Int64s, ends: Int64s, now: int) -> list[RowEnding]:
-    """Rows as endings at the slide's clock, segment by segment."""
-    order = np.argsort(segments, kind="stable")
-    _, first = np.unique(segments[order], return_index=True)
-    pieces = zip(*(np.split(column[order], first[1:]) for column in (segments, rows, ends)), strict=True)
-    return [
-        RowEnding(int(of[0]), place, np.minimum(until, NEVER), np.full(len(place), now, np.int64))
-        for of, place, until in pieces
-        if len(of)
-    ]

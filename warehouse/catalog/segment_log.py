@@ -156,7 +156,7 @@ def note_change(
 
 
 def find_torn_files(
-    torn_before: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], left: Manifest
+    torn_before: Iterable[str], rewritten: Iterable[Segment], placed: Sequence[Segment], remaining: Manifest
 ) -> tuple[str, ...]:
     """Files whose rows may be read only by the ranges of their segments.
 
@@ -164,11 +164,11 @@ def find_torn_files(
         torn_before: Those that were torn before.
         rewritten: Segments whose rows now lie elsewhere.
         placed: Segments that came in.
-        left: All that there are afterwards.
+        remaining: All that there are afterwards.
     """
     torn = set(torn_before) | {segment.file for segment in rewritten}
     covered: Counter[str] = Counter()
     for segment in placed:
         covered[segment.file] += segment.rows
     torn |= {segment.file for segment in placed if covered[segment.file] != segment.file_rows}
-    return tuple(sorted(torn & left.files())) if torn else ()
+    return tuple(sorted(torn & remaining.files())) if torn else ()

@@ -44,11 +44,11 @@ def init(
 
     With --segments, one that is there already moves its files into an object store.
     """
-    given = Path(path or session.folder or ".")
-    folder, existed = given.absolute(), (given / MARKER_FILE).exists()
+    root = Path(path or session.folder or ".")
+    folder, existed = root.absolute(), (root / MARKER_FILE).exists()
     from windrow.warehouse import Warehouse
 
-    with Warehouse(given, catalog=catalog, segments=segments, segment_cache=segment_cache):
+    with Warehouse(root, catalog=catalog, segments=segments, segment_cache=segment_cache):
         pass
     if session.json:
         terminal.write_json({"path": str(folder), "created": not existed})

@@ -66,13 +66,13 @@ class TextFormat:
     def parse(self, records: Sequence[bytes], schema: "pa.Schema") -> "tuple[pa.Table, dict[int, str]]":
         """The rows of the good records in the stream's types, and the reasons of the others by position."""
         reasons = _find_undecodable(records)
-        left = [position for position in range(len(records)) if position not in reasons]
+        good = [position for position in range(len(records)) if position not in reasons]
         parse = self._parse_csv if self.format == "csv" else self._parse_json
-        table, bad = parse([records[position] for position in left], schema)
-        reasons |= {left[position]: why for position, why in bad.items()}
-        left = [position for position in left if position not in reasons]
+        table, bad = parse([records[position] for position in good], schema)
+        reasons |= {good[position]: why for position, why in bad.items()}
+        good = [position for position in good if position not in reasons]
         rows, unfit = self._convert(table, schema)
-        return rows, reasons | {left[position]: why for position, why in unfit.items()}
+        return rows, reasons | {good[position]: why for position, why in unfit.items()}
 
     def _parse_csv(self, records: list[bytes], schema: "pa.Schema") -> "tuple[pa.Table, dict[int, str]]":  # noqa: ARG002
         import pyarrow as pa
@@ -177,8 +177,8 @@ def read_good_lines(
         records, numbers = _split_records(block, line, quoted=quoted)
         rows, reasons = text.parse(records, schema)
         for position, why in sorted(reasons.items()):
-            kept = records[position].decode(errors="replace")
-            flaws.kept.append(FlawedLine(file, numbers[position], why, kept, text.to_json()))
+            line_text = records[position].decode(errors="replace")
+            flaws.kept.append(FlawedLine(file, numbers[position], why, line_text, text.to_json()))
         line += block.count(b"\n")
         yield rows
 

@@ -318,8 +318,8 @@ def erase(
     terminal.say(f"{stream}: {terminal.count(report.total, 'row')} erased{': ' if places else ''}{places}")
     if report.total:
         terminal.say("their bytes are gone" if report.gone else f"files are still kept by {', '.join(report.held_by)}")
-        for left in report.untouched:
-            terminal.say(f"not changed: {left}")
+        for relation in report.untouched:
+            terminal.say(f"not changed: {relation}")
 
 
 @click.command(short_help="Read a window.")

@@ -43,8 +43,8 @@ def put(
         schema = infer_file_schema(files[0], options, ())
         try:
             with terminal.progress_bar(f"put {name}", count_bytes(files), in_bytes=True) as report_progress:
-                given = read_files(files, schema, name, options, report_progress)
-                rows = wh.put_table(name, given, valid_from=valid_from)
+                rows_read = read_files(files, schema, name, options, report_progress)
+                rows = wh.put_table(name, rows_read, valid_from=valid_from)
         except SchemaError as error:
             message = str(error).replace(f"stream {name!r}", f"table {name!r}").replace("the stream", "the table")
             raise SchemaError(message.replace("nothing was appended", "nothing was stored")) from None

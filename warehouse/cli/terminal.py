@@ -74,16 +74,16 @@ def _fit_widths(widths: Sequence[int], foldable: Sequence[bool], room: int) -> l
     """Widths that fit into the room, None if there are none: wide columns of text are folded, numbers stay whole."""
     fixed = sum(width for width, may in zip(widths, foldable, strict=True) if not may)
     texts = sorted(width for width, may in zip(widths, foldable, strict=True) if may)
-    most, left = max(texts, default=0), room - fixed
+    most, rest = max(texts, default=0), room - fixed
     for position, width in enumerate(texts):
-        share = left // (len(texts) - position)
+        share = rest // (len(texts) - position)
         if width > share:
             most = share
             break
-        left -= width
+        rest -= width
     if sum(texts) + fixed <= room:
         return list(widths)
-    if not texts or (most < _LEAST_WIDTH and most < max(texts)) or left < 0:
+    if not texts or (most < _LEAST_WIDTH and most < max(texts)) or rest < 0:
         return None
     return [min(width, most) if may else width for width, may in zip(widths, foldable, strict=True)]
 

@@ -126,7 +126,7 @@ def _serialize_bitmap(members: npt.NDArray[np.bool_]) -> bytes:
     )
 
 
-def make_file_action(path: str, size: int, rows: int, vector: str, dead: int, at: int) -> dict[str, Any]:
+def make_file_action(path: str, size: int, rows: int, vector: str, dead: int, time: int) -> dict[str, Any]:
     """The action that adds a file.
 
     Args:
@@ -135,22 +135,22 @@ def make_file_action(path: str, size: int, rows: int, vector: str, dead: int, at
         rows: Rows, dead ones included.
         vector: As `encode_deletion_vector` makes it; empty if all rows are in the table.
         dead: Rows in it.
-        at: When, in microseconds.
+        time: When, in microseconds.
     """
     action: dict[str, Any] = {
         "path": path,
         "partitionValues": {},
         "size": size,
-        "modificationTime": at // 1000,
+        "modificationTime": time // 1000,
         "dataChange": True,
         "stats": json.dumps({"numRecords": rows, "tightBounds": not vector}),
     }
     return action | _describe_vector(vector, dead)
 
 
-def make_removal(path: str, size: int, vector: str, dead: int, at: int) -> dict[str, Any]:
+def make_removal(path: str, size: int, vector: str, dead: int, time: int) -> dict[str, Any]:
     """The action that takes a file out again, as it was added."""
-    action = {"path": path, "deletionTimestamp": at // 1000, "dataChange": True, "extendedFileMetadata": True}
+    action = {"path": path, "deletionTimestamp": time // 1000, "dataChange": True, "extendedFileMetadata": True}
     return {**action, "partitionValues": {}, "size": size, **_describe_vector(vector, dead)}
 
 

@@ -6,14 +6,16 @@ and the words of a duration give exactly that duration back.
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.arrow_arrays import compute as pc
 from windrow.times import format_duration, unit_micros
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _DAY = 86_400 * _NANOS["s"]
@@ -84,8 +86,10 @@ def _parse_count(text: str, kind: pa.DurationType) -> int | None:
     return int(exact)
 
 
-def _parse_parts(text: str) -> tuple[Fraction, Fraction]:
+def _parse_parts(text: str) -> tuple["Fraction", "Fraction"]:
     """Months and nanoseconds of a text."""
+    from fractions import Fraction
+
     if iso := _ISO.fullmatch(text.strip()):
         dated = re.sub(r"[A-Z]", lambda unit: f" {_ISO_UNITS[unit[0]]} ", iso[2])
         timed = re.sub(r"[A-Z]", lambda unit: f" {_ISO_TIMES[unit[0]]} ", iso[3] or "")

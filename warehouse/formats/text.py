@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.csv as pcsv
 
 from windrow.formats.durations import format_durations
 from windrow.formats.timestamps import format_iso
@@ -219,11 +218,10 @@ def encode_csv(rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
     names = distinct_names(schema.names)
     header = pa.schema([(name, pa.string()) for name in names])
     # Not `empty_table`: an array made of a Python list makes pyarrow import pandas, if it is there.
-    yield _csv(pa.Table.from_batches([], header), pcsv.WriteOptions()), 0
-    bare = pcsv.WriteOptions(include_header=False)
+    yield _csv(pa.Table.from_batches([], header), include_header=True), 0
     for batch in rows:
         columns = [_csv_column(column, field) for column, field in zip(batch.columns, batch.schema, strict=True)]
-        yield _csv(pa.RecordBatch.from_arrays(columns, names=names), bare), batch.num_rows
+        yield _csv(pa.RecordBatch.from_arrays(columns, names=names), include_header=False), batch.num_rows
 
 
 def _write(pieces: Iterable[tuple[bytes, int]], write: WriteBytes, moved: ReportRows) -> int:
@@ -235,9 +233,11 @@ def _write(pieces: Iterable[tuple[bytes, int]], write: WriteBytes, moved: Report
     return end
 
 
-def _csv(rows: Any, options: pcsv.WriteOptions) -> bytes:
+def _csv(rows: Any, *, include_header: bool) -> bytes:
+    import pyarrow.csv as pcsv
+
     buffer = pa.BufferOutputStream()
-    pcsv.write_csv(rows, buffer, options)
+    pcsv.write_csv(rows, buffer, pcsv.WriteOptions(include_header=include_header))
     content: bytes = buffer.getvalue().to_pybytes()
     return content
 

@@ -76,8 +76,8 @@ def find_epoch(objects: ObjectStore, epoch: int) -> EpochEntry | None:
 
 def find_epochs(objects: ObjectStore, after: int) -> Iterator[EpochEntry]:
     """The epochs after `after`, in order; there is none without the one before it."""
-    while (found := find_epoch(objects, after + 1)) is not None:
-        yield found
+    while (entry := find_epoch(objects, after + 1)) is not None:
+        yield entry
         after += 1
 
 

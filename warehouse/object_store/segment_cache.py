@@ -256,10 +256,10 @@ class SegmentCache:
     def _note_uses(self) -> None:
         """Put down on the files when they were read last, which processes share."""
         used, self._used = self._used, {}
-        for file, at in used.items():
+        for file, read_at in used.items():
             with contextlib.suppress(OSError):
                 path = f"{self.root}/{file}"
-                os.utime(path, ns=(at, os.stat(path).st_mtime_ns))
+                os.utime(path, ns=(read_at, os.stat(path).st_mtime_ns))
 
     def _count_evictions(self) -> int:
         return os.stat(self._lock_path).st_mtime_ns

@@ -127,9 +127,9 @@ class RemoteWarehouse:
         rows = [value if isinstance(value, tuple) else (value,) for value in key_values]
         columns_of_key = [_quote(name) for name in names]
         if between is not None:
-            left = ", ".join(columns_of_key[: len(rows[0])])
+            key_columns = ", ".join(columns_of_key[: len(rows[0])])
             low, high = (", ".join("?" for _ in row) for row in rows)
-            condition = f"({left}) BETWEEN ({low}) AND ({high})"
+            condition = f"({key_columns}) BETWEEN ({low}) AND ({high})"
         else:
             equal = [
                 " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name, _ in zip(columns_of_key, row, strict=False))

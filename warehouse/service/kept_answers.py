@@ -238,30 +238,30 @@ class AnswerStore:
 
     def begin(self, who: str, role: Role, statement: RunningStatement, request: Request) -> str:
         """Begin to keep the rows of a statement; gives the answer's id."""
-        kept = KeptAnswer(who, role, statement, self._limits, self._has_room)
+        answer = KeptAnswer(who, role, statement, self._limits, self._has_room)
         key = secrets.token_urlsafe(12)
         with self._guard:
             self._drop_some(who)
-            self._kept[key] = kept
+            self._kept[key] = answer
         self._watch()
-        threading.Thread(target=kept.fill, args=(request,), name="windrow-answer", daemon=True).start()
+        threading.Thread(target=answer.fill, args=(request,), name="windrow-answer", daemon=True).start()
         return key
 
     def get(self, key: str, who: str, role: Role) -> KeptAnswer:
         """An answer, for the token that asked, with the rights that it had then."""
         with self._guard:
-            kept = self._kept.get(key)
-            if kept is None or kept.who != who or kept.role != role:
+            answer = self._kept.get(key)
+            if answer is None or answer.who != who or answer.role != role:
                 raise UnknownStreamError("there is no such answer, or no longer; ask again")
             self._kept.move_to_end(key)
-        return kept
+        return answer
 
     def drop(self, key: str) -> None:
         """Forget an answer, and end its statement."""
         with self._guard:
-            kept = self._kept.pop(key, None)
-        if kept is not None:
-            kept.cancel()
+            answer = self._kept.pop(key, None)
+        if answer is not None:
+            answer.cancel()
 
     def close(self) -> None:
         """Forget them all."""
@@ -273,8 +273,8 @@ class AnswerStore:
     def _has_room(self, size: int) -> bool:
         """Whether so many bytes more may be kept; the least recently used answers that are whole give way."""
         with self._guard:
-            ended = [key for key, kept in self._kept.items() if kept.done]
-            while sum(kept.bytes for kept in self._kept.values()) + size > self._limits.all_bytes:
+            ended = [key for key, answer in self._kept.items() if answer.done]
+            while sum(answer.bytes for answer in self._kept.values()) + size > self._limits.all_bytes:
                 if not ended:
                     return False
                 self._kept.pop(ended.pop(0))
@@ -284,10 +284,10 @@ class AnswerStore:
         """Drop what is old, and the least recently used of what is too much; the lock is held."""
         limits = self._limits
         self._drop_idle()
-        of_caller = [key for key, kept in self._kept.items() if kept.who == who]
+        of_caller = [key for key, answer in self._kept.items() if answer.who == who]
         for key in of_caller[: max(0, len(of_caller) - limits.of_one_token + 1)]:
             self._kept.pop(key).cancel()
-        ended = [key for key, kept in self._kept.items() if kept.done]
+        ended = [key for key, answer in self._kept.items() if answer.done]
         while len(self._kept) >= limits.answers:
             if not ended:
                 raise BusyError(f"{len(self._kept)} answers are being read already; ask again later")
@@ -295,7 +295,7 @@ class AnswerStore:
 
     def _drop_idle(self) -> None:
         oldest = time.monotonic() - self._limits.idle_seconds
-        for key in [key for key, kept in self._kept.items() if kept.used < oldest]:
+        for key in [key for key, answer in self._kept.items() if answer.used < oldest]:
             self._kept.pop(key).cancel()
 
     def _watch(self) -> None:
@@ -311,6 +311,6 @@ class AnswerStore:
                 self._timer.start()
 
 
-def encode_piece(kept: KeptAnswer, start: int, count: int, *, whole: bool) -> bytes:
+def encode_piece(answer: KeptAnswer, start: int, count: int, *, whole: bool) -> bytes:
     """A piece with the state of its answer."""
-    return dump_json(kept.state() | {"start": start, "cells": kept.piece(start, count, whole=whole)})
+    return dump_json(answer.state() | {"start": start, "cells": answer.piece(start, count, whole=whole)})

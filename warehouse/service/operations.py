@@ -307,27 +307,27 @@ def _kept(service: "Service", call: Call) -> KeptAnswer:
 
 
 def _read_answer(service: "Service", call: Call) -> Any:
-    kept, wanted = _kept(service, call), call.query
-    kept.wait(wanted.start + wanted.count, wanted.wait)
-    content = encode_piece(kept, wanted.start, wanted.count, whole=wanted.whole)
+    answer, wanted = _kept(service, call), call.query
+    answer.wait(wanted.start + wanted.count, wanted.wait)
+    content = encode_piece(answer, wanted.start, wanted.count, whole=wanted.whole)
     return Response(content, media_type=row_formats.JSON, headers=HEADERS)
 
 
 def _export_answer(service: "Service", call: Call) -> Any:
-    kept = _kept(service, call)
-    kept.wait(1, 60)
-    schema, about = kept.schema, kept.about or {}
+    answer = _kept(service, call)
+    answer.wait(1, 60)
+    schema, about = answer.schema, answer.about or {}
     if schema is None:
         return error_response(503, "there are no rows yet; ask again later")
-    pieces = row_formats.encode(call.media, schema, kept.batches(), about, escape=call.query.escape == "spreadsheet")
+    pieces = row_formats.encode(call.media, schema, answer.batches(), about, escape=call.query.escape == "spreadsheet")
     body = (b"".join(bytes(memoryview(buffer)) for buffer in buffers) for buffers in pieces)
     return StreamingResponse(body, media_type=call.media, headers=HEADERS)
 
 
 def _chart_answer(service: "Service", call: Call) -> Any:
-    kept = _kept(service, call)
-    kept.wait(0, 60)
-    chart = make_chart(kept.chart_rows(), call.query.names())
+    answer = _kept(service, call)
+    answer.wait(0, 60)
+    chart = make_chart(answer.chart_rows(), call.query.names())
     return {"chart": None if chart is None else chart.specification(), "cut": "" if chart is None else chart.cut}
 
 

@@ -120,14 +120,14 @@ def _cells(segments: Any, slide: int | None) -> list[dict[str, Any]]:
 
 def _lifetimes(segments: Any, slide: int | None) -> dict[str, Any]:
     """How many rows have how many slots left to live."""
-    left: Counter[int] = Counter()
+    rows_by_expiry: Counter[int] = Counter()
     for segment in segments:
         slots, counts = unpack_histogram(segment.expiries)
         for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-            left[slot] += count
+            rows_by_expiry[slot] += count
     now = slide or 0
-    forever = sum(count for slot, count in left.items() if slot >= NEVER)
-    finite = {slot - now: count for slot, count in left.items() if now < slot < NEVER}
+    forever = sum(count for slot, count in rows_by_expiry.items() if slot >= NEVER)
+    finite = {slot - now: count for slot, count in rows_by_expiry.items() if now < slot < NEVER}
     if not finite:
         return {"forever": forever, "width": 1, "buckets": []}
     width = max(1, -(-max(finite) // _MOST_BUCKETS))

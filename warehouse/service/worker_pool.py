@@ -505,8 +505,8 @@ class ReplyFile:
             if not self._left:
                 kind, self._left = self._statement.header()
                 if kind in (END, ERROR):
-                    left, self._left = self._left, 0
-                    self._statement._check((kind, self._statement._receive(left).to_pybytes()))
+                    size_left, self._left = self._left, 0
+                    self._statement._check((kind, self._statement._receive(size_left).to_pybytes()))
                     break
                 continue
             piece = self._statement._receive(min(size, self._left))

@@ -12,9 +12,8 @@ import pytest
 
 import plain_duckdb
 import windrow
-from windrow.queries.views.key_rows import match_copies
-from windrow.queries.views.storage import ViewSlide
-from windrow.queries.views.strict_update import StrictUpdate, _group_endings
+from windrow.queries.views.storage import ViewSlide, group_endings, match_copies
+from windrow.queries.views.strict_update import StrictUpdate
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("j", pa.int64()), ("word", pa.string())])
@@ -166,13 +165,11 @@ def test_views_of_a_strict_view_are_their_statements_too(tmp_path, apart):
 
 
 def test_rows_that_end_are_found_in_any_order_of_segments_and_copy_by_copy():
-    stored, wanted = [pa.array(["x", "y", "x", None, "x"])], [pa.array(["x", None, "x", "z"])]
-    of_stored, of_wanted = match_copies(stored, wanted)
-    assert of_stored.tolist() == [True, False, True, True, False]
-    assert of_wanted.tolist() == [True, True, True, False]
-    assert [part.tolist() for part in match_copies(wanted, [wanted[0][:0]])] == [[False] * 4, []]
+    stored, wanted = (pa.table({"c": values}) for values in (["x", "y", "x", None, "x"], ["x", None, "x", "z"]))
+    matches = [mask.tolist() for mask in match_copies(stored, wanted)]
+    assert matches == [[True, False, True, True, False], [True, True, True, False]]
     segments, rows, ends = (np.array(values, np.int64) for values in ([7, 7, 3, 9, 3], [1, 5, 2, 4, 8], [20] * 5))
-    endings = _group_endings(segments, rows, ends, 10)
+    endings = group_endings(segments, rows, ends, 10)
     assert {ending.segment: ending.rows.tolist() for ending in endings} == {3: [2, 8], 7: [1, 5], 9: [4]}
 
 
