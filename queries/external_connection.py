@@ -5,6 +5,7 @@ Predicates on the search key are looked up in the directories and those on time 
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -113,7 +114,8 @@ def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows)
         @wraps(method)
         def call(connection: Any, *arguments: Any, **options: Any) -> Any:
             offer(connection, offers)
-            return method(connection, *arguments, **options)
+            with _advice_on_changes():
+                return method(connection, *arguments, **options)
 
         return call
 
@@ -135,12 +137,13 @@ def _make_connection(cursor: Any, offers: Mapping[str, Offer], windows: Windows)
                 waiting.update(offers)  # it takes relations away that were registered in its transaction
                 return super().execute(query, parameters)
             offer(self, offers if words is None else words)
-            try:
-                return super().execute(query, parameters)
-            except duckdb.CatalogException:
-                if not offer(self, offers):
-                    raise
-            return super().execute(query, parameters)  # it was refused before it had done anything
+            with _advice_on_changes():
+                try:
+                    return super().execute(query, parameters)
+                except duckdb.CatalogException:
+                    if not _succeeds(offer, self, offers):
+                        raise
+                return super().execute(query, parameters)  # it was refused before it had done anything
 
         def rollback(self) -> Any:
             """End a transaction; relations that were registered in it are registered again when they are named."""
@@ -165,6 +168,27 @@ def _find_words(query: Any) -> set[str] | None:
     return {word.lower() for pattern in (r"\w+", r"[\w-]+") for word in re.findall(pattern, query)}
 
 
+def _succeeds(offer: Callable[[Any, Iterable[str]], bool], connection: Any, names: Iterable[str]) -> bool:
+    """Whether more relations could be registered: not in a transaction that an error has ended."""
+    try:
+        return offer(connection, names)
+    except duckdb.TransactionException:
+        return False
+
+
+@contextmanager
+def _advice_on_changes() -> Iterator[None]:
+    """Where DuckDB refuses a change of a relation, say what to do instead."""
+    try:
+        yield
+    except (duckdb.CatalogException, duckdb.BinderException) as error:
+        if not _REFUSED_CHANGE.search(str(error)):
+            raise
+        advice = "a snapshot is only read; add rows with wh.append(), or change a copy: CREATE TABLE … AS SELECT …"
+        raise type(error)(f"{error}: {advice}") from None
+
+
+_REFUSED_CHANGE = re.compile(r"(?i)is not an? table|base table|can only modify view|is of type view")
 _ROLLBACK = re.compile(r"(?i)\s*(rollback|abort)\b")
 _ABOUT_RELATIONS = re.compile(r"(?i)\b(show|describe|desc|summarize|pragma|information_schema|duckdb_|pg_|sqlite_)")
 """Statements that tell which relations there are."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from windrow.queries.answer import Answer, Explanation
     from windrow.queries.periodic.registry import QueryStatus
     from windrow.queries.periodic.runner import RunReport
+    from windrow.queries.synopses.summaries import Summary
     from windrow.queries.views.ddl import View
     from windrow.reclaim import GcReport
     from windrow.relayout import RelayoutReport

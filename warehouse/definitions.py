@@ -167,7 +167,9 @@ def check_name(name: str, what: str) -> str:
             f"{what} name {name!r} is not allowed; use 1 to 63 letters, digits, '_' or '-', "
             "beginning with a letter or '_'"
         )
-    if name.lower() == "windrow" or name.lower() in RESERVED_WORDS:
+    if name.lower() == "windrow":
+        raise InvalidNameError(f"{what} name {name!r} is that of the system tables (windrow.streams); choose another")
+    if name.lower() in RESERVED_WORDS:
         raise InvalidNameError(f"{what} name {name!r} is a reserved word of SQL; choose another")
     return name
 

@@ -5,7 +5,7 @@ replaced is removed at once if no reader needs it. What cannot be changed from h
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -327,24 +327,23 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
     schema = contents.entry.definition.stored_schema
     wanted = pa.schema([schema.field(name) for name in condition.columns(contents.entry.definition.schema)])
 
-    def holds(segment: Segment, start: int, stop: int) -> bool:
-        rows = read_ranges({segment.file: [(start, stop)]}, wanted, schema, store.reader)
-        return bool(condition.matches(rows, segment.seq_base).any())
+    def holds(file: str, ranges: Iterable[tuple[int, int]], base: int = 0) -> bool:
+        rows = read_ranges({file: list(ranges)}, wanted, schema, store.reader)
+        return bool(condition.matches(rows, base).any())
 
     if condition.ranges is None:
-        return {segment.file for segment in segments if holds(segment, segment.start, segment.stop)}
+        return {each.file for each in segments if holds(each.file, [(each.start, each.stop)], each.seq_base)}
     layouts = [(layout.id, layout.key) for layout in (*contents.state.layouts, *contents.state.past_layouts)]
     sorted_by = find_sort_orders(contents.entry.definition.key, layouts)
     names: set[str] = set()
+    candidates: dict[str, set[tuple[int, int]]] = defaultdict(set)
     manifest = Manifest(segments)
     for each in find_row_ranges(manifest, condition.ranges, lambda some, use: use(store.directories(some)), sorted_by):
-        if (
-            each.segment.file not in names
-            and each.stop > each.start
-            and (each.exact or holds(each.segment, each.start, each.stop))
-        ):
+        if each.stop > each.start and each.exact:
             names.add(each.segment.file)
-    return names
+        elif each.stop > each.start:
+            candidates[each.segment.file].add((each.start, each.stop))
+    return names | {file for file, parts in candidates.items() if file not in names and holds(file, sorted(parts))}
 
 
 def _write(store: Store, contents: _Contents, condition: _Condition) -> _Rewrite:
@@ -619,9 +618,12 @@ def wipe(store: Store) -> None:
     Pages that a reader of another process may still look at, which LMDB does not give out again yet, stay.
     """
     _overwrite_free_pages(store)  # and with them the memory that LMDB makes pages in, which it does not clear
-    for name in DATABASES:
+    waiting = list(reversed(DATABASES))
+    while waiting:  # a commit costs more than most databases
+        size = 0
         with store.catalog.exclusive() as tables:
-            tables.rewrite(name)
+            while waiting and size < _WIPE_PAGES * len(_PAGE_VALUE):
+                size += tables.rewrite(waiting.pop())
     _overwrite_free_pages(store)
 
 

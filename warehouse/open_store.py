@@ -71,10 +71,12 @@ def open_store(
 ) -> Store:
     """Open (or create) the warehouse in `root`."""
     for place in (root, catalog):
-        if place is not None and _URI.match(str(place)):
+        if place is not None and (scheme := _URI.match(str(place))):
+            # A path has lost slashes that a URI has.
+            uri = scheme[0] + ("//" if scheme[0] == "file:/" else "/") + str(place)[scheme.end() :]
             raise FormatError(
-                f"{place} is a URI; a warehouse is a folder of this machine, so give its path; its files may lie in an "
-                f"object store: windrow.open('folder', segments='{place}')"
+                f"{uri} is a URI; a warehouse is a folder of this machine, so give its path; its files may lie in an "
+                f"object store: windrow.open('folder', segments='{uri}')"
             )
     root = root.absolute()
     with disk_errors(f"opening warehouse {root}"):
@@ -121,7 +123,7 @@ def open_store(
                 f"this process may not write {store.pins.folder}, so rows that it reads may be removed meanwhile; "
                 "make that folder writable for it",
                 UnpinnedWarning,
-                stacklevel=3,
+                stacklevel=4,  # where `windrow.open` was called
             )
         if not read_only and opened.writable and os.access(root, os.W_OK):
             store.cleared = remove_dead_staging(root)

@@ -295,14 +295,15 @@ def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnaps
         )
         for name in missing
     )
-    torn = find_torn_files(state.torn, (), placed, view.segments.concat(Manifest(placed)))
+    segments = view.segments.concat(Manifest(placed))
+    torn = find_torn_files(state.torn, (), placed, segments)
     changes = {"slide": slot, "ordinal": state.ordinal + 1, "missing": missing, "torn": torn, "ledger": not missing}
     return replace(
         view,
         state=structs.replace(state, spoken_for=progress.spoken_for(now), **changes),
-        segments=Manifest((*view.segments, *placed)),
+        segments=segments,
         gaps=tuple(structs.replace(part, gaps=(*part.gaps, *gaps)) for part in view.gaps),
-        is_fresh=True,
+        at_last_slide=replace(view, segments=segments),
     )
 
 

@@ -72,15 +72,15 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
     intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
-    delta.to_delta_schema(entry.definition.schema)
     with _locked(store, entry.id):
-        with store.catalog.write() as tables:
-            find_stream(tables, stream)
-            publication = _find(tables, entry.id) or PublicationEntry(
-                format=form, table=str(uuid.uuid4()), every=0, hold=0
-            )
-            changed = replace(publication, every=intervals[0], hold=intervals[1])
-            tables.put("publications", catalog_key(entry.id), changed)
+        publication = store.catalog.read(lambda tables: _find(tables, entry.id))
+        if publication is None or (publication.every, publication.hold) != intervals:
+            delta.to_delta_schema(entry.definition.schema)
+            with store.catalog.write() as tables:
+                find_stream(tables, stream)
+                publication = publication or PublicationEntry(format=form, table=str(uuid.uuid4()), every=0, hold=0)
+                changed = replace(publication, every=intervals[0], hold=intervals[1])
+                tables.put("publications", catalog_key(entry.id), changed)
         _publish_window(store, entry.id, stream)
     return next(status for status in list_publications(store) if status.stream == stream)
 
@@ -242,7 +242,7 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
         store.files.reach("publish.placed")
         if version and version % _CHECKPOINT_INTERVAL == 0:
             _write_checkpoint(store, log, publication, name, after)
-        _remove_old_versions(store, log, publication)
+            _remove_old_versions(store, log, publication)
 
 
 def _hold(publication: PublicationEntry, newest: HeldVersion, now: int) -> tuple[HeldVersion, ...]:

@@ -44,7 +44,7 @@ class GcReport:
     waiting: int
     """Replaced files that somebody may still need."""
     batches: int
-    """Batch ids that were forgotten, being older than the stream's lifetime."""
+    """Batch ids that were forgotten, being older than twice the lifetime of their stream, and than a week."""
     rejected: int = 0
     """Rejected rows that were kept for as long as their stream says."""
     marked: int = 0

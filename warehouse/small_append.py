@@ -391,10 +391,13 @@ def gather_rows(
 
 def gather_waiting(store: Store, stream: str, hooks: Sequence[SlideHook]) -> None:
     """Write all waiting rows of a stream to files, for who has to see them and does not slide."""
-    if store.read_only:
+    if store.read_only or not store.catalog.writable:
+        advice = "open the warehouse without read_only"
+        if not store.catalog.writable:
+            advice = "ask the owner of the warehouse for the permission to write"
         raise StorageError(
             f"rows of stream {stream!r} wait in the catalog until somebody writes them to a file, which a handle that "
-            "is open for reading only may not; ask a snapshot, or open the warehouse without read_only"
+            f"is open for reading only may not; ask a snapshot, or {advice}"
         )
     with disk_errors(f"gathering rows of stream {stream!r}"), hold_stream_lock(store, stream, _GATHER_SECONDS):
         gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)

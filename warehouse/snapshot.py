@@ -67,8 +67,8 @@ class StreamSnapshot:
     """With the rows that were live after this time, not only those that are live at the clock; see `past`."""
     before: int | None = field(default=None, kw_only=True)
     """As of an earlier slide: rows whose sequence is below this had been taken in by then."""
-    is_fresh: bool = field(default=False, kw_only=True)
-    """Whether it shows rows that no slide has taken in yet; see `past.take_fresh`."""
+    at_last_slide: "StreamSnapshot | None" = field(default=None, kw_only=True)
+    """If it shows rows that no slide has taken in yet (`past.take_fresh`), its segments at the last slide's clock."""
     revoked: tuple[str, ...] = field(default=(), kw_only=True)
     """What was done to stored rows after that slide, so that not all of them can be shown again."""
     model: RowModel = field(init=False, repr=False, compare=False)
@@ -91,7 +91,7 @@ class StreamSnapshot:
     @property
     def is_past(self) -> bool:
         """Whether it is not the stream as the snapshot's commit shows it."""
-        return self.since is not None or self.before is not None or self.is_fresh
+        return self.since is not None or self.before is not None or self.at_last_slide is not None
 
     @property
     def name(self) -> str:
@@ -238,7 +238,7 @@ def restrict_views(role: Role, views: Mapping[str, StreamSnapshot]) -> dict[str,
             since=view.since,
             before=view.before,
             revoked=view.revoked,
-            is_fresh=view.is_fresh,
+            at_last_slide=view.at_last_slide,
             role=role,
         )
         for name, view in views.items()
@@ -386,6 +386,9 @@ class Snapshot:
         other._base = self  # which lets go of the pin when nobody needs it any more
         other._release = self._release
         return other
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of commit {self.version}: {', '.join(self.streams()) or 'no streams'}>"
 
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""

@@ -100,7 +100,8 @@ class WarehouseStatus(ShownAsTable):
     def _table(self) -> tuple[Sequence[str], Iterable[Sequence[Any]], str]:
         columns = ("name", "now", "live_rows", "spooled_rows", "late", "rejected", "segments", "bytes", "waits_for")
         rows = ([getattr(stream, column) for column in columns] for stream in self.streams)
-        return columns, rows, f"{self.path}, commit {self.version}, {self.readers} readers"
+        place = "" if self.store is None else f", files in {self.store.uri}"
+        return columns, rows, f"{self.path}{place}, commit {self.version}, {self.readers} readers"
 
 
 def stream_status(store: Store, name: str) -> StreamStatus:

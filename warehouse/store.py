@@ -259,14 +259,14 @@ class Store:
     def check_writable(self) -> None:
         """Refuse a change on a handle that may not make it."""
         self.check_process()
-        if self.read_only:
-            raise StorageError(
-                f"warehouse {self.root} is open for reading only; open it without read_only to change it"
-            )
-        if not self.catalog.writable:
+        if not self.catalog.writable:  # first: without read_only it would not be writable either
             raise StorageError(
                 f"this process may not write {self.catalog.folder}, so warehouse {self.root} is open for reading only; "
                 "ask its owner for the permission"
+            )
+        if self.read_only:
+            raise StorageError(
+                f"warehouse {self.root} is open for reading only; open it without read_only to change it"
             )
 
     def check_process(self) -> None:

@@ -22,6 +22,7 @@ from windrow.catalog.records import StreamEntry
 from windrow.definitions import make_definition
 from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
+from windrow.formats.html import TableList
 from windrow.indexes.partitioners import Index
 from windrow.layouts import STEP_BYTES
 from windrow.open_store import make_store_options, open_store
@@ -215,7 +216,7 @@ class StreamChanges:
         """The streams that are published, and where."""
         from windrow.publication import list_publications
 
-        return list_publications(self._store)
+        return TableList(list_publications(self._store))
 
 
 def _check_predicates(stream: str, schema: pa.Schema, checks: Mapping[str, str]) -> "Checks":
@@ -366,6 +367,8 @@ class Warehouse(StreamChanges):
     ) -> None:
         for name, size in (("memory", memory), ("spill", spill)):
             arguments.check_size(size, name)
+        if cache_bytes is not None:
+            arguments.check_count(cache_bytes, "cache_bytes", "a number of bytes")
         allowed: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         if allow_hosts or allow_commands:
             from windrow.queries.periodic.outbound import check_permissions
@@ -390,6 +393,9 @@ class Warehouse(StreamChanges):
     def path(self) -> Path:
         """The warehouse's folder."""
         return self._store.root
+
+    def __repr__(self) -> str:
+        return f"<Warehouse {self.path}{', for reading' if self._store.read_only else ''}>"
 
     def create_stream(
         self,
@@ -684,7 +690,7 @@ class Warehouse(StreamChanges):
         """What is known to be missing of a stream, or of all: the open gaps, or those that were closed too."""
         from windrow.gaps import list_gaps
 
-        return list_gaps(self._store, stream, closed=closed)
+        return TableList(list_gaps(self._store, stream, closed=closed))
 
     def declare_gap(
         self,
@@ -950,7 +956,7 @@ class Warehouse(StreamChanges):
         from windrow.spark import find_engine
 
         wanted = None if names is None else arguments.check_names(names, "names")
-        return runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark))
+        return TableList(runner.run_due(self._store, wanted, now=now, policy=policy, engine=find_engine(spark)))
 
     def query_plan(self) -> "list[QueryPlanGroup]":
         """Which periodic queries are answered together, what they share and why."""
@@ -1028,7 +1034,7 @@ class Warehouse(StreamChanges):
         """The receipts of what was erased from a stream."""
         from windrow.erasure import list_erasures
 
-        return list_erasures(self._store, stream)
+        return TableList(list_erasures(self._store, stream))
 
     def discard_rejected(self, stream: str) -> int:
         """Throw the rejected rows away; gives how many there were."""

@@ -75,12 +75,18 @@ def plan_window(
         path = "scan" if selection.segments else "empty"
         return WindowRead(path, "rows in order" if selection.segments else "no segment can hold such rows", files)
     fields = needed_fields(view, names)
-    cache = None if pooled.engine is None or view.is_past else row_cache(store, pooled.engine)
+    # Rows that have expired since are not in memory, and neither is the sequence that an earlier slide is found by.
+    is_earlier = view.since is not None or view.before is not None
+    cache = None if pooled.engine is None or is_earlier else row_cache(store, pooled.engine)
     cached = None if cache is None else cache.read(view, fields, selection)
     if cached is None:
         schema = view.schema if len(view.schema) <= MAX_SHOWN else pa.schema(fields)
         sql = _files_sql(store, view, selection, schema, names, torn)
-        wanted = None if cache is None else partial(cache.want, store, view, fields, selection.segments)
+        wanted = (
+            None
+            if cache is None
+            else partial(cache.want, store, view.at_last_slide or view, fields, selection.segments)
+        )
         return WindowRead("scan", "not in memory", sql, wanted)
     pooled.hold(cached.release)
     return _join_files(store, view, cached, fields, torn)
@@ -110,7 +116,7 @@ def _join_files(
     schema = pa.schema(fields)
     files = _files_sql(store, view, rest, schema, schema.names, {*torn, *find_partial_files(rest.segments)})
     why = f"{len(rest.segments)} segments are not in memory"
-    wanted = partial(cached.cache.want, store, view, fields, rest.segments)
+    wanted = partial(cached.cache.want, store, view.at_last_slide or view, fields, rest.segments)
     return WindowRead("scan", why, f"{cached.sql} UNION ALL {files}", wanted)
 
 

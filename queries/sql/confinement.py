@@ -85,7 +85,7 @@ def _relation_problem(node: parse_tree.Node, kind: str) -> str | None:
             return f"the table function {name} cannot be used in a query"
     elif kind == "SHOW_REF":
         if node["show_type"] not in SHOW_TYPES or node["query"] is None:
-            return "SHOW cannot be used here; ask DESCRIBE stream, or FROM windrow.streams"
+            return "SHOW like this cannot be used here; SHOW TABLES lists what can be asked, and DESCRIBE its columns"
     elif kind == "BASE_TABLE" and node.get("at_clause") is not None:
         return "AT cannot be used here; write [FROM TIMESTAMP '…' TO TIMESTAMP '…'] behind the stream's name"
     return None
@@ -108,7 +108,7 @@ def _unknown_relation_error(statement: Statement, reference: Reference) -> Query
     if any(sign in reference.name for sign in "./\\:*"):
         message = f"{name!r} is not a stream or table, and a query cannot read files"
         return statement.error(offset, message, ConfinementError)
-    return statement.error(offset, f"there is no stream, table or view {name!r}; FROM windrow.streams lists them")
+    return statement.error(offset, f"there is no stream, table or view {name!r}; SHOW TABLES lists them")
 
 
 def _describe_kind(kind: str) -> str:

@@ -439,13 +439,27 @@ def _tree(source: SourceText, sql: str, candidates: list[ClauseCandidate], *, fi
         answer = parse_tree.parse_pivots(sql) or answer
     if isinstance(answer, parse_tree.Refusal):
         if not answer.select:
-            raise ConfinementError(f"only queries can be asked here, not {_kind(sql)}")
+            kind = _kind(sql)
+            advice = f"; {_INSTEAD[kind]}" if kind in _INSTEAD else ""
+            raise ConfinementError(f"only queries can be asked here, not {kind}{advice}")
         if not final:
             return None
         raise _syntax_error(source, candidates, answer)
     if len(answer) != 1:
         raise ConfinementError(f"one statement at a time, please: this text holds {len(answer) or 'none'}")
     return answer[0]
+
+
+_INSTEAD = {
+    "INSERT": "rows come in by append()",
+    "UPDATE": "rows cannot be changed, replay() mends rejected ones",
+    "DELETE": "rows leave when they expire, or for good by erase()",
+    "CREATE": "create_stream(), create_view() and put_table() make what can be asked",
+    "DROP": "drop_stream(), drop_view(), drop_table() and drop_query() remove what can be asked",
+    "ALTER": "alter_stream() changes a stream",
+    "PRAGMA": "SHOW TABLES and DESCRIBE say what there is",
+}
+"""What does in Windrow what a statement that is no query would do."""
 
 
 def _kind(sql: str) -> str:

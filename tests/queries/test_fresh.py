@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import windrow
+from row_caches import find_cache, path_of, settle
 from windrow import Index
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -58,6 +59,43 @@ def test_it_is_what_a_forced_slide_then_shows(path: Path, sources: list[str] | N
                 assert (mine.slide, mine.start, mine.end) == (theirs.slide, theirs.start, theirs.end)
                 assert (mine.missing, mine.spoken_for) == (theirs.missing, theirs.spoken_for)
                 assert mine.complete or not theirs.complete or mine.missing
+        assert wh.check().ok
+
+
+@pytest.mark.parametrize("maintenance", ["adaptive", "norebuild"])
+def test_rows_that_it_brings_into_memory_serve_snapshots_too(path: Path, maintenance: str) -> None:
+    chance, rows, now = random.Random(maintenance), list[tuple[dt.datetime, dt.datetime, int]](), START
+    slid = 0  # so many rows have been taken in
+    schema = pa.schema([*list(SCHEMA)[::2], ("exp", pa.timestamp("us", "UTC"))])
+    statement = "SELECT v FROM s ORDER BY v"
+
+    def live(clock: dt.datetime, count: int | None = None) -> list[tuple[int]]:
+        return sorted((v,) for ts, exp, v in rows[:count] if ts <= clock < exp)
+
+    with windrow.open(path) as wh:
+        wh.create_stream("s", schema, time="ts", key="v", slide="1 minute", expires="exp", max_lifetime="1 hour",
+                         index=Index("round-robin", 2, 2, maintenance=maintenance))  # fmt: skip
+        for turn in range(9):
+            for _ in range(chance.randrange(1, 3)):
+                batch = []
+                for _ in range(chance.randrange(1, 200)):
+                    ts = now + dt.timedelta(seconds=chance.randrange(-120, 59))
+                    batch.append((ts, ts + dt.timedelta(seconds=chance.randrange(1, 400)), len(rows) + len(batch)))
+                rows += batch
+                wh.append("s", [{"ts": ts, "exp": exp, "v": v} for ts, exp, v in batch])
+            for _ in range(2):  # out of files, and out of memory
+                fresh = wh.sql(statement, isolation="fresh")
+                end = fresh.windows[0].end
+                assert end is not None
+                assert fresh.fetchall() == live(end)
+                settle(wh)
+                assert turn == 0 or path_of(wh, statement) == "memory"
+                assert wh.sql(statement).fetchall() == live(now, slid)
+            assert find_cache(wh).rows >= len(live(end))
+            if chance.random() < 0.7 or turn == 0:
+                wh.slide("s", to=end)
+                now, slid = end, len(rows)
+                assert wh.sql(statement).fetchall() == live(now)
         assert wh.check().ok
 
 

@@ -2,9 +2,13 @@
 
 import datetime as dt
 import inspect
+import os
 import subprocess
 import sys
+import tempfile
+import textwrap
 import typing
+from pathlib import Path
 
 import duckdb
 import pandas as pd
@@ -121,19 +125,23 @@ class Test_declaring:
         for _ in range(2):
             wh.create_stream("packets", SCHEMA, **OPTIONS, if_not_exists=True)
             view = wh.create_view("large", "SELECT src, len FROM packets WHERE len > 150", if_not_exists=True)
+            summary = wh.create_summary(
+                "heavy", "SELECT src, count(*) AS n FROM packets GROUP BY src", if_not_exists=True
+            )
             query = wh.add_query(
                 "n", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]", if_not_exists=True
             )
             wh.append("packets", table(*range(1, 61)), batch_id="1")
             wh.slide("packets", to=at(60))
-        assert (view.name, query.name) == ("large", "n")
+        assert (view.name, summary.name, query.name) == ("large", "heavy", "n")
         assert wh.sql("SELECT count(*) FROM packets").fetchall() == [(60,)]
         with pytest.raises(windrow.StreamExistsError):
             wh.create_stream("packets", SCHEMA, **OPTIONS)
         with pytest.raises(windrow.DefinitionError):
             wh.create_stream("large", SCHEMA, **OPTIONS)
 
-    def test_scripts_can_be_run_twice(self, path, wh):
+    def test_scripts_can_be_run_twice(self, path, wh, tmp_path):
+        (tmp_path / "t.csv").write_text("a\n1\n")
         run = CommandLine(path)
         columns = ["--column", "ts:timestamptz", "--time", "ts", "--slide", "1 minute", "--if-not-exists"]
         for _ in range(2):
@@ -149,7 +157,20 @@ class Test_declaring:
                 "gone",
                 "--if-not-exists",
             )
+            run("summary", "create", "m", "SELECT src, count(*) AS n FROM packets GROUP BY src", "--if-not-exists")
+            run("role", "create", "r", "--right", "read", "--if-not-exists")
+            run("table", "put", "t", tmp_path / "t.csv")
+            run("init")
             run("query", "add", "q", "SELECT count(*) AS n FROM s [WINDOW 1 MINUTE SLIDE 1 MINUTE]", "--if-not-exists")
+        for kind, name, *declared in (
+            ("view", "v", "SELECT src, len FROM packets"),
+            ("summary", "m", "SELECT src, count(*) AS n FROM packets GROUP BY src"),
+            ("role", "r", "--right", "append"),
+            ("stream", "s", *columns),
+        ):
+            again = run(kind, "create", name, *declared, "--if-not-exists").stdout
+            assert again.startswith(f"there is already {kind} {name}"), again
+        assert run.json("role", "list")[0]["rights"] == ["read"], "what is there stays as it is"
         assert {"at", "src", "len"} <= set(wh.stream("v").definition.schema.names)
 
     def test_what_a_view_cannot_read_is_called_by_its_name(self, wh):
@@ -264,6 +285,86 @@ class Test_looking_after_it:
         ):
             reading.append("packets", table(1))
 
+    @pytest.mark.skipif(os.getuid() != 0, reason="another user is played, which needs root")
+    def test_another_user_is_told_to_ask_for_the_permission_whatever_was_opened(self):
+        """In a process of that user, for each kind of change and both ways of opening."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder)
+            with windrow.open(path) as wh:
+                wh.create_stream("packets", SCHEMA, **OPTIONS)
+                wh.append("packets", table(1))
+                wh.slide("packets", to=at(60))
+                wh.append("packets", table(61))
+            for place in (path, *path.rglob("*")):
+                place.chmod(0o755 if place.is_dir() else 0o644)
+            self.change_as_another_user(path)
+
+    def change_as_another_user(self, path):
+        program = f"""
+            import os, pydoc, shlex, sys, warnings  # what that user could not import
+            sys.path.append({str(Path(__file__).parents[1])!r})
+            import preloaded_modules, windrow
+            os.setgid(65534)
+            os.setuid(65534)
+            for read_only in (False, True):
+                with warnings.catch_warnings(record=True) as caught:
+                    wh = windrow.open({str(path)!r}, read_only=read_only)
+                (warning,) = caught
+                assert warning.filename == "<string>", warning
+                assert wh.sql("SELECT src FROM packets").fetchall() == [(1,)]
+                counted = "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]"
+                for change in (
+                    lambda: wh.append("packets", [{{"ts": "2025-01-01T12:02:00Z", "src": 1, "len": 1}}]),
+                    lambda: wh.slide("packets"),
+                    lambda: wh.create_view("v", "SELECT src FROM packets"),
+                    lambda: wh.add_query("n", counted),
+                    lambda: wh.create_summary("s", "SELECT src, count(*) AS n FROM packets GROUP BY src"),
+                    lambda: wh.drop_stream("packets"),
+                    lambda: wh.erase("packets", where="src = 1"),
+                    lambda: wh.sql("SELECT count(*) FROM packets", isolation="fresh").fetchall(),
+                    wh.gc,
+                ):
+                    try:
+                        change()
+                    except windrow.StorageError as error:
+                        assert "ask" in str(error) and "permission" in str(error), error
+                        assert "read_only" not in str(error) and not error.temporary, error
+                    else:
+                        raise AssertionError("it was changed")
+                wh.close()
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="statements run in a process of their own")
+    def test_statements_of_the_command_leave_nothing_behind(self, path, wh):
+        windrow_command = [sys.executable, "-m", "windrow", "-w", str(path)]
+        subprocess.run([*windrow_command, "sql", "SELECT count(*) AS n FROM packets", "--csv"], check=True)
+        assert wh.gc().orphans == 0
+
+    def test_a_handle_says_what_it_is(self, path, wh):
+        assert repr(wh) == f"<Warehouse {path}>"
+        with windrow.open(path, read_only=True) as reading:
+            assert repr(reading) == f"<Warehouse {path}, for reading>"
+        for size in (-1, "1GB"):
+            with pytest.raises(windrow.QueryError, match=r"cache_bytes=.* is not a number of bytes"):
+                windrow.open(path, cache_bytes=size)
+
+    def test_whatever_is_listed_is_shown_as_a_table(self, wh):
+        wh.append("packets", table(1))
+        wh.slide("packets", to=at(60))
+        assert "<th>kind</th>" in wh.gaps()._repr_html_()
+        assert "before first data" in str(wh.gaps())
+        wh.add_query("n", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
+        assert "delivered" in str(wh.run_due(now=True))
+        wh.erase("packets", where="src = 1")
+        assert str(dt.datetime.now(dt.UTC).year) in str(wh.erasures("packets"))
+        assert repr(wh.snapshot()) == f"<Snapshot of commit {wh.status().version}: packets>"
+
+    def test_a_warehouse_whose_files_are_in_a_store_says_where(self, tmp_path):
+        with windrow.open(tmp_path / "w", segments=f"file://{tmp_path}/objects") as wh:
+            assert f"files in file://{tmp_path}/objects" in str(wh.status())
+            assert "<td>uncopied_commits</td>" in wh.status().store._repr_html_()
+
     def test_a_check_does_not_tell_to_check(self, path, wh):
         wh.add_query("n", "SELECT count(*) AS n FROM packets [WINDOW 1 MINUTE SLIDE 1 MINUTE]")
         wh.append("packets", table(*range(1, 60)))
@@ -288,7 +389,7 @@ class Test_looking_after_it:
         assert "0 orphans" in CommandLine(path)("gc").stdout
 
     def test_help_shows_whole_sentences(self, path):
-        for group in ("", "stream", "view", "query", "table", "role", "token", "backup"):
+        for group in ("", "stream", "view", "summary", "query", "table", "role", "token", "backup"):
             output = CommandLine(path)(*filter(None, [group]), "--help").stdout
             assert "..." not in output.replace("[ARGS]...", ""), output
 

@@ -101,6 +101,39 @@ def test_a_connection_reads_only_what_is_in_the_warehouse(engine, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("statement", "cause"),
+    [
+        ('INSERT INTO packets ("Key") VALUES (9)', "packets is not an table"),
+        ("DELETE FROM packets", "Can only delete from base table"),
+        ('UPDATE packets SET "Key" = 1', "Can only update base table"),
+        ("DROP TABLE packets", '"packets" is of type View'),
+        ("SELECT * FROM nothing", "Table with name nothing does not exist"),
+        ("SELECT nothing FROM packets", 'Referenced column "nothing" not found'),
+    ],
+)
+def test_a_statement_that_is_refused_says_why_although_it_ended_the_transaction(engine, statement, cause):
+    with engine.connect() as connection:
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as refused:
+            connection.execute(sqlalchemy.text(statement))
+        assert cause in str(refused.value)
+        assert ("add rows with wh.append()" in str(refused.value)) == (not statement.startswith("SELECT"))
+        connection.rollback()
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM packets")).scalar() == 5
+
+
+def test_many_rows_cannot_be_inserted_but_a_copy_can_be_changed(engine):
+    metadata = sqlalchemy.MetaData()
+    metadata.reflect(engine)
+    with engine.connect() as connection:
+        with pytest.raises(sqlalchemy.exc.DBAPIError, match=r"only read; add rows with wh\.append\(\)"):
+            connection.execute(sqlalchemy.insert(metadata.tables["odd"]), [{"Key": 7}, {"Key": 9}])
+        connection.rollback()
+        connection.execute(sqlalchemy.text('CREATE TABLE copied AS SELECT "Key" FROM packets'))
+        connection.execute(sqlalchemy.text('DELETE FROM copied WHERE "Key" > 1'))
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM copied")).scalar() == 2
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("TIMESTAMP WITH TIME ZONE", "DATETIME"),

@@ -385,15 +385,20 @@ class Tables:
         for key in [key for key, _ in self.raw_items(table, prefix)]:
             self.delete(table, key)
 
-    def rewrite(self, table: str) -> None:
-        """Put all records of a database on new pages: what was removed from the old ones stays only on free pages."""
+    def rewrite(self, table: str) -> int:
+        """Put all records of a database on new pages: what was removed from the old ones stays only on free pages.
+
+        Returns:
+            How many bytes they have.
+        """
         if table not in self._databases:
-            return
+            return 0
         with self._txn.cursor(db=self._databases[table]) as cursor:
             stored = [(bytes(key), bytes(raw)) for key, raw in cursor.iternext()]
         self._txn.drop(self._databases[table], delete=False)
         for key, raw in stored:
             self._txn.put(key, raw, db=self._databases[table], append=True)
+        return sum(len(key) + len(raw) for key, raw in stored)
 
     def count(self, table: str) -> int:
         """How many records a database has by LMDB's own count."""

@@ -360,7 +360,22 @@ def _open_input(path: str) -> Iterator[_InputFile]:
         with open(path, "rb") as pipe:
             raw = _copy_to_file(_InterruptiblePipe(pipe))
     with raw:
-        yield _InputFile(path, raw, _COMPRESSIONS.get(path.lower().rsplit(".", 1)[-1]), raw.size())
+        yield _InputFile(path, raw, _find_codec(path, raw), raw.size())
+
+
+def _find_codec(path: str, raw: "pa.NativeFile") -> str | None:
+    """How the content is packed: by the suffix or, of what has none such as standard input, by the first bytes."""
+    codec = _COMPRESSIONS.get(path.lower().rsplit(".", 1)[-1])
+    if codec is None:
+        head = raw.read(max(map(len, _FIRST_BYTES)))
+        raw.seek(0)
+        codec = next((packed for first, packed in _FIRST_BYTES.items() if head.startswith(first)), None)
+    return codec
+
+
+_FIRST_BYTES = {
+    b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"
+}  # fmt: skip
 
 
 def _copy_to_file(pipe: Any) -> "pa.NativeFile":

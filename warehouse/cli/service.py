@@ -12,7 +12,7 @@ from windrow.arguments import check_size
 from windrow.cli import terminal
 from windrow.cli.queries import policy_option, spark_options, spark_session
 from windrow.cli.server_log import server_log
-from windrow.cli.session import Group, Session, command, sending
+from windrow.cli.session import Group, Session, command, if_not_exists_option, sending
 from windrow.cli.worker_process import RESTART, can_fork, supervise
 from windrow.errors import AccessError
 from windrow.times import parse_slack
@@ -188,6 +188,7 @@ def role() -> None:
 @click.option("--rows", type=click.IntRange(1), help="Rows that an answer may have.")
 @click.option("--seconds", type=click.FloatRange(0.001), help="How long a statement may run.")
 @click.option("--memory", metavar="SIZE", help="How much memory a statement may take, such as 500MB.")
+@if_not_exists_option
 @command
 def create_role(
     session: Session,
@@ -199,20 +200,28 @@ def create_role(
     rows: int | None,
     seconds: float | None,
     memory: str | None,
+    if_not_exists: bool,
 ) -> None:
     """Make a role, or replace it; its tokens follow at their next request."""
-    from windrow.access import put_role
+    from windrow.access import list_roles, put_role
 
     granted: dict[str, list[str] | None] = {}
     for text in grants:
         relation, _, columns = text.partition(":")
         granted[relation] = [column.strip() for column in columns.split(",")] if columns else None
     with session.open() as wh:
-        put_role(
-            wh._store, name, rights, granted or None,
-            newest=newest, oldest=oldest, rows=rows, seconds=seconds, memory=memory,
-        )  # fmt: skip
-    terminal.write_json({"role": name}) if session.json else terminal.say(f"role {name} may {', '.join(rights)}")
+        existing = [each for each in list_roles(wh._store) if if_not_exists and each.name == name]
+        if not existing:
+            put_role(
+                wh._store, name, rights, granted or None,
+                newest=newest, oldest=oldest, rows=rows, seconds=seconds, memory=memory,
+            )  # fmt: skip
+    if session.json:
+        terminal.write_json({"role": name})
+    elif existing:
+        terminal.say(f"there is already role {name}, which may {', '.join(existing[0].rights)}")
+    else:
+        terminal.say(f"role {name} may {', '.join(rights)}")
 
 
 @role.command("list")

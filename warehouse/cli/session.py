@@ -207,8 +207,9 @@ def check_rejected(stream: str, rejected: Mapping[str, int], limit: int | None) 
     """Fail if more rows of an ended append were rejected than the user tolerates."""
     count = sum(rejected.values())
     if limit is not None and count > limit:
+        rows = f"{count:,} row{' was' if count == 1 else 's were'}"
         raise Failure(
-            f"stream {stream!r}: {count:,} rows were rejected, more than {limit:,}; the other rows are in, "
+            f"stream {stream!r}: {rows} rejected, more than {limit:,}; the other rows are in, "
             f"'windrow stream rejected {stream}' shows these",
             "RejectedRows",
             EXIT_REJECTED,

@@ -182,7 +182,7 @@ def _start_runner(
         return start()
     if server is None:
         session.check_exists()
-    worker = Worker(start, options.timeout, memory)
+    worker = Worker(start, options.timeout, memory, stack.close)
     stack.callback(worker.close)
     return worker.run
 

@@ -36,12 +36,14 @@ def create(session: Session, name: str, statement: str, frequent: int, **options
     It is filled at once from what the stream holds, and moves in its slides from then on.
     """
     with session.open() as wh:
+        existed = options["if_not_exists"] and name in [summary.name for summary in wh.summaries()]
         created = wh.create_summary(name, statement, frequent=frequent, **options)
     if session.json:
         terminal.write_json(_to_json(created))
         return
     lists = terminal.count(created.lists, "list")
-    terminal.say(f"created summary {name} of stream {created.stream}: {lists} of {created.frequent}")
+    outcome = "there is already" if existed else "created"
+    terminal.say(f"{outcome} summary {name} of stream {created.stream}: {lists} of {created.frequent}")
 
 
 def _to_json(summary: "Summary") -> dict[str, Any]:

@@ -58,12 +58,14 @@ def create(
     """
     layout = parse_index(index, maintenance)
     with session.open() as wh:
+        existed = options["if_not_exists"] and name in wh.streams()
         created = wh.create_view(name, statement, key=key or None, index=layout, retroactive=retroactive, **options)
         rows = wh.stream(name).live_rows
     if session.json:
         terminal.write_json(view_to_json(created) | {"live_rows": rows})
         return
-    terminal.say(f"created view {name}: {created.pattern} ({created.why}), index {created.index}")
+    outcome = "there is already" if existed else "created"
+    terminal.say(f"{outcome} view {name}: {created.pattern} ({created.why}), index {created.index}")
     terminal.say(f"{terminal.count(rows, 'row')} at {show_time(created.now)}" + _describe_waiting(created))
 
 

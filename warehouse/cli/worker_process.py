@@ -45,10 +45,17 @@ class Worker:
         start: Called in the worker; gives what runs a statement there.
         timeout: Seconds that each statement has.
         memory: Bytes that the statements of the worker may use; by default all that the machine has.
+        finish: Called in the worker when nobody asks any more.
     """
 
-    def __init__(self, start: Callable[[], RunStatement], timeout: float | None, memory: int | None) -> None:
-        self._start, self._timeout, self._memory = start, timeout, memory
+    def __init__(
+        self,
+        start: Callable[[], RunStatement],
+        timeout: float | None,
+        memory: int | None,
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._start, self._timeout, self._memory, self._finish = start, timeout, memory, finish
         self._pid = 0
         self._channel: socket.socket | None = None
         self._fork()
@@ -67,6 +74,7 @@ class Worker:
         code = 1
         try:
             _serve(theirs, self._start, self._memory)
+            self._finish()
             code = 0
         finally:
             with contextlib.suppress(OSError, ValueError):

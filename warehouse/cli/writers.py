@@ -92,7 +92,7 @@ def write_file(reader: "pa.RecordBatchReader", path: str, report_progress: Progr
     codec = _CODECS.get(suffix)
     suffix = suffix if codec is None else target.with_suffix("").suffix.lower().lstrip(".")
     if suffix not in _WRITERS or (codec is not None and suffix not in ("csv", "json", "jsonl")):
-        raise WindowError(f"{path} has no suffix that tells its format; use one of .{', .'.join(_WRITERS)}")
+        raise WindowError(f"{path} has no suffix that tells its format; use one of .{', .'.join(_WRITERS)}, or .csv.gz")
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise StorageError(f"{path} cannot be written: {'it is' if target.is_dir() else 'there is no'} such folder")
     hidden = target.with_name(f".{target.name}.{os.getpid()}")

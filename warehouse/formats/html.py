@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from windrow.times import to_datetime
 
 Record = TypeVar("Record")
-_INSTANTS = frozenset(("now", "created", "delivered_at", "retry_at"))
+_INSTANTS = frozenset(("now", "created", "delivered_at", "retry_at", "at"))
 """Fields that count microseconds since 1970."""
 
 

@@ -30,6 +30,7 @@ from windrow.catalog.object_log import (
 from windrow.catalog.records import CatalogCopyEntry, ObjectEntry, ObjectStoreEntry
 from windrow.errors import FormatError, StorageError
 from windrow.files import FileSystem, compute_digest, disk_errors
+from windrow.formats.html import TableRecord
 from windrow.identity import read_owner
 from windrow.object_store import epochs
 from windrow.object_store.catalog_copies import CatalogCopies
@@ -71,7 +72,7 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
-class StoreStatus:
+class StoreStatus(TableRecord):
     """What is in the object store of a warehouse, in its cache, and in the last copy of its catalog."""
 
     uri: str

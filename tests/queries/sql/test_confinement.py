@@ -65,12 +65,20 @@ class Test_the_statement_is_checked:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("SELECT * FROM nowhere", "there is no stream, table or view 'nowhere'"),
+            ("SELECT * FROM nowhere", "there is no stream, table or view 'nowhere'; SHOW TABLES lists them"),
             ("SELECT * FROM 'x.csv'", "'x.csv' is not a stream or table, and a query cannot read files"),
             ("SELECT * FROM main.packets", "outside the warehouse; name streams, tables and views without a schema"),
-            ("SHOW DATABASES", "FROM windrow.streams"),
+            ("SHOW DATABASES", "SHOW TABLES lists what can be asked, and DESCRIBE its columns"),
             ("WITH x AS (DELETE FROM packets RETURNING *) FROM x", "DELETE cannot be used in a query"),
             ("COPY packets TO 'x'", "only queries can be asked here, not COPY"),
+            ("INSERT INTO packets VALUES (1)", "not INSERT; rows come in by append()"),
+            ("UPDATE packets SET src = 1", "not UPDATE; rows cannot be changed"),
+            ("DELETE FROM packets", "not DELETE; rows leave when they expire, or for good by erase()"),
+            ("CREATE VIEW v AS SELECT 1", "not CREATE; create_stream(), create_view() and put_table()"),
+            ("CREATE TABLE v AS SELECT 1", "not CREATE; create_stream()"),
+            ("DROP TABLE packets", "not DROP; drop_stream()"),
+            ("ALTER TABLE packets ADD COLUMN a INTEGER", "not ALTER; alter_stream()"),
+            ("PRAGMA table_info('packets')", "not PRAGMA; SHOW TABLES and DESCRIBE"),
         ],
     )
     def test_a_refusal_says_why(self, text, message):

@@ -194,6 +194,12 @@ class Test_other_ways_to_write:
                 "append", "packets", "-", "--format", "csv", *options, "--on-error", on_error, input=text
             )
             assert given["accepted"] == 1
+            for packed in ("gzip", "bz2", "zstd", "lz4"):  # told by the first bytes, since there is no suffix
+                sink = pa.BufferOutputStream()
+                with pa.CompressedOutputStream(sink, packed) as stream:
+                    stream.write(text.encode())
+                arguments = ["append", "packets", "-", "--format", "csv", *options, "--on-error", on_error]
+                assert waiting.json(*arguments, input=sink.getvalue().to_pybytes())["accepted"] == 1, packed
         assert "no file is called like" in waiting.error("append", "packets", tmp_path / "*.tsv")
         assert {row[2] for row in stored(waiting.path)} == {None}
 

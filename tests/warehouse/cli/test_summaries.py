@@ -58,4 +58,4 @@ def test_errors_are_one_sentence(run):
     assert "frequent is 0" in run("summary", "create", "x", STATEMENT, "--frequent", 0, code=1)
     run("summary", "create", "x", STATEMENT)
     assert "'x' exists already" in run("summary", "create", "x", STATEMENT, code=1)
-    assert "created summary x" in run("summary", "create", "x", STATEMENT, "--if-not-exists")
+    assert "there is already summary x" in run("summary", "create", "x", STATEMENT, "--if-not-exists")
