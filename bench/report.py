@@ -66,6 +66,7 @@ _SHOWN = {
     "peers": ("### Update, probe, scan, space",),
     "realistic": ("### SQL",),
     "sql": ("### Questions",),
+    "views": ("### Strict views",),
 }
 """The sections of a report that stand in the page beside what was wanted; the others are in the results."""
 

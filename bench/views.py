@@ -1,6 +1,7 @@
 """`bench views`: a join of windows maintained from new rows, beside the same view computed from scratch at each slide.
 
-The batch is equally large for every window, so only the computation from scratch grows with the window.
+The batch is equally large for every window, so only the computation from scratch grows with the window. Strict views
+follow (`strict_views.py`).
 """
 
 import os
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 import windrow
-from bench import machine, report
+from bench import machine, report, strict_views
 from bench.measures import Timing, timed
 from bench.results import Results, verdicts
 from bench.runner import WrongAnswerError
@@ -43,7 +44,7 @@ def sizes(*, quick: bool) -> tuple[int, ...]:
 
 def work(*, quick: bool) -> int:
     """How many times `advance` will be called."""
-    return 2 * len(sizes(quick=quick))
+    return 2 * len(sizes(quick=quick)) + strict_views.work()
 
 
 def bench(
@@ -58,9 +59,11 @@ def bench(
             advance(f"{name} streams, {slots} slots")
             with TemporaryDirectory(dir=scratch) as folder:
                 figures[name][str(slots)] = measured(Path(folder), slots, streams, sql, steps)
-    aims = _list_aims(figures)
-    results.write("views", {"machine": host, "figures": figures, "wanted": verdicts(aims)})
-    return _report(host, figures, aims), aims
+    with TemporaryDirectory(dir=scratch) as folder:
+        strict = strict_views.measured(Path(folder), steps=steps, advance=advance)
+    aims = [*_list_aims(figures), *strict_views.list_aims(strict)]
+    results.write("views", {"machine": host, "figures": figures, "strict": strict, "wanted": verdicts(aims)})
+    return "\n\n".join([_report(host, figures, aims), *strict_views.describe(strict)]), aims
 
 
 class JoinedStreams:

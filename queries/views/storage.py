@@ -20,6 +20,7 @@ from windrow.indexes.row_model import Bools, Int64s
 from windrow.indexes.segment_builder import number_arrivals, sort_into_segments
 from windrow.indexes.segments import Segment, pack_histogram
 from windrow.indexes.update_plan import UpdatePlan, plan_update
+from windrow.native import key_encoding as native_keys
 from windrow.native import rows as native_rows
 from windrow.queries.views.inputs import InputState, UpdateInterval
 from windrow.segment_files import (
@@ -91,15 +92,10 @@ class RowEnding(NamedTuple):
 
 def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
     """Of the rows of two tables with the same columns, which have an equal row in the other one, each copy its own."""
-    both = pa.concat_tables([one, other])
-    place = " ".join([*both.column_names, "place"])  # longer than each name, so none of them
-    both = both.append_column(place, pa.array(np.arange(both.num_rows)))
-    members = both.group_by(one.column_names, use_threads=False).aggregate([(place, "list")]).column(f"{place}_list")
-    members = members.combine_chunks()
-    groups = np.empty(both.num_rows, np.int64)
-    groups[members.flatten().to_numpy()] = np.repeat(np.arange(len(members)), np.diff(members.offsets.to_numpy()))
+    rows = pa.concat_arrays([native_keys.encode(table.columns) for table in (one, other)])
+    groups = rows.dictionary_encode().indices.to_numpy()
     sides = groups[: one.num_rows], groups[one.num_rows :]
-    copies = [np.bincount(side, minlength=len(members)) for side in sides]
+    copies = [np.bincount(side, minlength=int(groups.max(initial=0)) + 1) for side in sides]
     return _rank(sides[0]) < copies[1][sides[0]], _rank(sides[1]) < copies[0][sides[1]]
 
 

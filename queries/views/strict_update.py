@@ -52,6 +52,7 @@ _ENDED, _STAYS, _NEW = 0, 1, 2
 """Rows of an input that an override has ended since the last update; that were there; that have come."""
 _CAME = f'"{_STATE}" = {_NEW}'
 _SEGMENT, _ROW = "_v segment", "_v row"
+_COPIES, _COPY = "_v copies", "_v copy"
 
 
 @dataclass(frozen=True)
@@ -261,13 +262,15 @@ class StrictUpdate:
                 inputs.append(f"{quote_name(part.relation)} AS ({rows})")
             answers.append(f"(WITH {', '.join(inputs)} SELECT * FROM ({self.plan.sql}\n))")
         before, after = answers
-        state = quote_name(_STATE)
+        state, copies = quote_name(_STATE), quote_name(_COPIES)
+        # One aggregate counts the copies on both sides; EXCEPT ALL would number them by a window function, twice.
         self._store(
             _CHANGES,
-            f"WITH before AS MATERIALIZED {before}, after AS MATERIALIZED {after} "
-            f"SELECT {_ENDED}::TINYINT AS {state}, * FROM (FROM before EXCEPT ALL FROM after) "
-            f"WHERE {quote_name(self.plan.ends)} > {now} "
-            f"UNION ALL SELECT {_NEW}::TINYINT, * FROM (FROM after EXCEPT ALL FROM before)",
+            f"WITH net AS (SELECT * EXCLUDE ({copies}), sum({copies})::BIGINT AS {copies} "
+            f"FROM (SELECT 1 AS {copies}, * FROM {after} UNION ALL SELECT -1, * FROM {before}) GROUP BY ALL) "
+            f"SELECT if({copies} > 0, {_NEW}, {_ENDED})::TINYINT AS {state}, * EXCLUDE ({copies}, {quote_name(_COPY)}) "
+            f"FROM (SELECT *, unnest(range(abs({copies}))) AS {quote_name(_COPY)} FROM net WHERE {copies} <> 0) "
+            f"WHERE {copies} > 0 OR {quote_name(self.plan.ends)} > {now}",
         )
 
     def _find_ended(self) -> list[RowEnding]:
