@@ -26,6 +26,7 @@ from windrow.indexes.bounded_cache import BoundedCache
 from windrow.queries.engine import instance
 from windrow.queries.planner.scan_sql import find_older_files, window_sql
 from windrow.queries.sql.split_aggregate import CannotSplitError
+from windrow.queries.sql.statement import Statement, parse
 from windrow.queries.sql.window_spec import WindowSpec
 from windrow.queries.synopses import kinds, maintenance, node_store
 from windrow.queries.synopses.frequent_items import (
@@ -237,6 +238,7 @@ def _refuse_taken(tables: Tables, name: str) -> None:
 
 def _plan_summary(snapshot: Snapshot, name: str, sql: str, frequent: int) -> tuple[SummaryEntry, str]:
     """What a summary keeps, and the name of its stream; refuses what has no bounds."""
+    _refuse_views(snapshot, name, parse(sql))
     try:
         statement = analyse_statement(snapshot.store, snapshot, sql)
     except CannotSplitError as error:
@@ -245,7 +247,6 @@ def _plan_summary(snapshot: Snapshot, name: str, sql: str, frequent: int) -> tup
         ) from None
     statement_kind = _find_kind(name, statement)
     view = snapshot.view(_find_name(snapshot, statement.stream.name))
-    _refuse_view(snapshot, name, view)
     need, shape = statement.shape.needs[0], statement.shape.decomposed
     columns = need.columns[:1]
     if statement_kind == SUM:
@@ -309,16 +310,20 @@ def _find_name(snapshot: Snapshot, name: str) -> str:
     return next(stream for stream in snapshot.streams() if stream.lower() == name.lower())
 
 
-def _refuse_view(snapshot: Snapshot, name: str, view: StreamSnapshot) -> None:
+def _refuse_views(snapshot: Snapshot, name: str, statement: Statement) -> None:
     """Views whose rows may leave before the time that they were stored with have no lists."""
-    if not view.entry.definition.inputs:
-        return
-    plan: ViewEntry | None = snapshot.store.catalog.read(lambda tables: tables.get("plans", catalog_key(view.entry.id)))
-    if plan is None or plan.recompute or plan.results or view.entry.definition.update_pattern == "strict":
-        raise SummaryError(
-            f"summary {name!r}: results of view {view.name!r} are taken back, which no list can follow; "
-            "ask the view itself, or summarise the streams that it reads"
-        )
+    read = {reference.name.lower() for reference in statement.references}
+    plans = snapshot.store.catalog.read(lambda tables: {plan.name: plan for _, plan in tables.items("plans")})
+    for stream in snapshot.streams():
+        view = snapshot.view(stream)
+        if stream.lower() not in read or not view.entry.definition.inputs:
+            continue
+        plan: ViewEntry | None = plans.get(view.name)
+        if plan is None or plan.recompute or plan.results or view.entry.definition.update_pattern == "strict":
+            raise SummaryError(
+                f"summary {name!r}: results of view {view.name!r} are taken back, which no list can follow; "
+                "ask the view itself, or summarise the streams that it reads"
+            )
 
 
 def _fill(store: Store, view: StreamSnapshot, entry: SummaryEntry) -> _ListsUpdate | None:
