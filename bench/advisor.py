@@ -65,8 +65,8 @@ class AdvisorWorkload:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the rows."""
-        at = pa.timestamp("us")
-        fields = [("key", pa.int64()), ("ts", at), ("exp", at), ("payload", pa.string())]
+        time_type = pa.timestamp("us")
+        fields = [("key", pa.int64()), ("ts", time_type), ("exp", time_type), ("payload", pa.string())]
         return pa.schema([field for field in fields if field[0] != "exp" or self.lives != "equal"])
 
     @property
@@ -226,8 +226,8 @@ class _LayoutTimes:
     def take(self, wh: windrow.Warehouse, workload: AdvisorWorkload, slot: int, spent: float) -> None:
         """Time probes and scans after a slide."""
         self.update.append(spent)
-        for at in range(_CHUNK_PROBES):
-            key = (slot * 31 + at * 7) % workload.keys
+        for number in range(_CHUNK_PROBES):
+            key = (slot * 31 + number * 7) % workload.keys
             self.probe.append(timed(lambda key=key: wh.probe(STREAM, key)))
         self.scan += [timed(lambda: [batch.num_rows for batch in wh.scan(STREAM)]) for _ in range(2)]
 

@@ -82,18 +82,18 @@ def work(*, quick: bool) -> int:
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
-    found = Measured()
-    _measure_commands(size, seed, folder, found, advance)
+    measured = Measured()
+    _measure_commands(size, seed, folder, measured, advance)
     if size.every_seed:
         advance("many streams")
-        measure_streams(size, folder, found)
+        measure_streams(size, folder, measured)
         advance("Spark")
         if size.spark_rows:
-            _measure_spark(size, seed, folder, found)
-    return found
+            _measure_spark(size, seed, folder, measured)
+    return measured
 
 
-def _measure_commands(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+def _measure_commands(size: Size, seed: int, folder: Path, measured: Measured, advance: Callable[[str], None]) -> None:
     """One statement as one command; then the first statements of a process."""
     advance("rows")
     shape = WebEvents(seed, SLOTS)
@@ -137,12 +137,14 @@ def _measure_commands(size: Size, seed: int, folder: Path, found: Measured, adva
         figures = (wall["windrow"], wall["duckdb"], wall["sqlite"], cpu["windrow"], cpu["duckdb"],
                    wall["windrow"] / wall["duckdb"], cpu["windrow"] / cpu["duckdb"])  # fmt: skip
         lines.lines[label] = dict(zip(lines.columns, figures, strict=True))
-        found.aims.append(Aim(f"windrow sql, {label} / python -c with duckdb", lines.lines[label]["ratio"], 2.0))
-    found.tables.append(lines)
-    _measure_first(size, shape, paths, {"point": point, "GROUP BY": grouped}, found)
+        measured.aims.append(Aim(f"windrow sql, {label} / python -c with duckdb", lines.lines[label]["ratio"], 2.0))
+    measured.tables.append(lines)
+    _measure_first(size, shape, paths, {"point": point, "GROUP BY": grouped}, measured)
 
 
-def _measure_first(size: Size, shape: WebEvents, paths: dict[str, Path], two: dict[str, str], found: Measured) -> None:
+def _measure_first(
+    size: Size, shape: WebEvents, paths: dict[str, Path], two: dict[str, str], measured: Measured
+) -> None:
     """A process that imports, opens, and asks some statements, each of them twice."""
     turn = shape.turn(0)
     asked = two | {label: turn[label] for label in ("LIKE", "top pages", "slowest")}
@@ -163,20 +165,22 @@ def _measure_first(size: Size, shape: WebEvents, paths: dict[str, Path], two: di
             raise WrongAnswerError(f"{ours[0]}: {ours[3][:200]} against {theirs[3][:200]}")
     lines = Lines("First statements of a process", "Milliseconds in the median; each statement for the first time, then again.",
                   ("windrow", "duckdb", "windrow, CPU", "duckdb, CPU", "ratio"), "ratio")  # fmt: skip
-    for at, (label, *_) in enumerate(taken["windrow"][0]):
+    for number, (label, *_) in enumerate(taken["windrow"][0]):
         ours, theirs = (
-            [1e3 * statistics.median(of[at][which] for of in taken[kind]) for which in (1, 2)]
+            [1e3 * statistics.median(of[number][which] for of in taken[kind]) for which in (1, 2)]
             for kind in ("windrow", "duckdb")
         )
         lines.lines[label] = dict(
             zip(lines.columns, (ours[0], theirs[0], ours[1], theirs[1], ours[0] / theirs[0]), strict=True)
         )
     whole = {
-        kind: statistics.median(sum(of[at][1] for at in range(1 + len(asked) // 2)) for of in taken[kind])
+        kind: statistics.median(sum(of[number][1] for number in range(1 + len(asked) // 2)) for of in taken[kind])
         for kind in taken
     }
-    found.tables.append(lines)
-    found.aims.append(Aim("import, open and five first statements / duckdb's", whole["windrow"] / whole["duckdb"], 2.0))
+    measured.tables.append(lines)
+    measured.aims.append(
+        Aim("import, open and five first statements / duckdb's", whole["windrow"] / whole["duckdb"], 2.0)
+    )
 
 
 def _command(command: Sequence[str]) -> tuple[float, float, str]:
@@ -194,7 +198,7 @@ def agrees(printed: str, tuples: str) -> bool:
     return re.findall(r"-?\d+", printed.split("\n", 1)[1]) == re.findall(r"-?\d+", tuples)
 
 
-def measure_streams(size: Size, folder: Path, found: Measured) -> None:
+def measure_streams(size: Size, folder: Path, measured: Measured) -> None:
     """Questions about one stream of few and of many."""
     schema = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64())])
     questions: dict[str, Callable[[windrow.Warehouse], Any]] = {
@@ -227,8 +231,8 @@ def measure_streams(size: Size, folder: Path, found: Measured) -> None:
         a, b = medians[FEW][label], medians[size.streams][label]
         lines.lines[label] = {few: a, many: b, "ratio": b / a}
         if label != "status":
-            found.aims.append(Aim(f"{label}: of {size.streams} streams / of {FEW}", b / a, 2.0))
-    found.tables.append(lines)
+            measured.aims.append(Aim(f"{label}: of {size.streams} streams / of {FEW}", b / a, 2.0))
+    measured.tables.append(lines)
 
 
 def _snapshot(wh: windrow.Warehouse, streams: list[str] | None) -> Any:
@@ -239,10 +243,10 @@ def _snapshot(wh: windrow.Warehouse, streams: list[str] | None) -> Any:
         return answer
 
 
-def _measure_spark(size: Size, seed: int, folder: Path, found: Measured) -> None:
+def _measure_spark(size: Size, seed: int, folder: Path, measured: Measured) -> None:
     """The first action of a JVM, for each contestant in a JVM of its own; then all of them by turns in one."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-        found.notes.append("Spark is left out: pyspark or Java is not installed.")
+        measured.notes.append("Spark is left out: pyspark or Java is not installed.")
         return
     source = folder / "spark-input"
     source.mkdir()
@@ -258,15 +262,15 @@ def _measure_spark(size: Size, seed: int, folder: Path, found: Measured) -> None
         )
         if done.returncode:
             raise RuntimeError(f"Spark, {kind}: {done.stderr[-800:]}")
-        told = json.loads(done.stdout.splitlines()[-1])
-        first[kind], later = told["first"], told["later"] or later
+        output = json.loads(done.stdout.splitlines()[-1])
+        first[kind], later = output["first"], output["later"] or later
     lines = Lines("Spark", f"{size.spark_rows:,} rows into a fresh stream; seconds: the first action of a JVM, and medians of {size.spark_rounds} later ones.",
                   ("first action", "later", "later / sort and write"), "first action")  # fmt: skip
     for kind in ("write", "sort and write", "append", "append to an old stream"):
         line = {"later": later[kind], "later / sort and write": later[kind] / later["sort and write"]}
         lines.lines[kind] = line | ({"first action": first[kind]} if kind in first else {})
-    found.tables.append(lines)
-    found.aims += [
+    measured.tables.append(lines)
+    measured.aims += [
         Aim("Spark, first action of a JVM: append / df.write.parquet", first["append"] / first["write"], 1.4),
         Aim("Spark, append to a fresh stream / sort and write", later["append"] / later["sort and write"], 1.0),
         Aim(

@@ -41,7 +41,7 @@ def main() -> None:
             sorted_frame.write.parquet(str(folder / f"out-{kind}-{what}-{number}".replace(" ", "-")))
         return time.perf_counter() - started
 
-    found: dict[str, Any] = {"first": act(kind, 0), "later": {}}
+    seconds: dict[str, Any] = {"first": act(kind, 0), "later": {}}
     if given["rounds"]:
         old = make("old")
         act("append", -1, old)
@@ -50,10 +50,10 @@ def main() -> None:
             for what in ("write", "sort and write", "append"):
                 taken.setdefault(what, []).append(act(what, number))
             taken.setdefault("append to an old stream", []).append(act("append", number, old))
-        found["later"] = {what: statistics.median(times[1:]) for what, times in taken.items()}
+        seconds["later"] = {what: statistics.median(times[1:]) for what, times in taken.items()}
     opened.close()
     spark.stop()
-    sys.stdout.write("\n" + json.dumps(found))
+    sys.stdout.write("\n" + json.dumps(seconds))
 
 
 if __name__ == "__main__":

@@ -50,11 +50,11 @@ class Draw:
 
     def words(self, count: int, syllables: int = 3) -> list[str]:
         """Different words that can be spoken."""
-        found: dict[str, None] = {}
-        while len(found) < count:
-            found["".join(self.chance.choice(_SYLLABLES, syllables))] = None
-            syllables += len(found) > len(_SYLLABLES) ** syllables // 2
-        return list(found)
+        chosen: dict[str, None] = {}
+        while len(chosen) < count:
+            chosen["".join(self.chance.choice(_SYLLABLES, syllables))] = None
+            syllables += len(chosen) > len(_SYLLABLES) ** syllables // 2
+        return list(chosen)
 
     def pick(self, values: list[str], count: int, skew: float = 1.1) -> pa.Array:
         """Texts out of a vocabulary, the first ones most often."""

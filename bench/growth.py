@@ -94,7 +94,7 @@ def measured(point: Point, scratch: Path | None) -> dict[str, float]:
 
 def slope(points: list[tuple[float, dict[str, float]]], measure: str) -> float:
     """Of the line through the logarithms."""
-    x = np.log([at for at, _ in points])
+    x = np.log([size for size, _ in points])
     y = np.log([max(of[measure], LEAST.get(measure, 1e-9)) for _, of in points])
     return float(np.polyfit(x, y, 1)[0])
 
@@ -113,11 +113,11 @@ def _report(host: dict[str, Any], figures: dict[str, Any], aims: list[Aim]) -> s
     parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims)]
     for name, points in figures.items():
         axis = AXES[name][0]
-        rows = [[f"{at:,.0f}", *(f"{of[column]:.1f}" for column in COLUMNS)] for at, of in points]
+        rows = [[f"{size:,.0f}", *(f"{of[column]:.1f}" for column in COLUMNS)] for size, of in points]
         if name != "readers":
             rows.append(["slope", *(f"{slope(points, column):.2f}" for column in COLUMNS)])
         header = [axis, "append, ms", "slide", "update mean", "sorted write", "probe", "scan", "peak MB"]
-        curves = {column: [(at, of[column]) for at, of in points] for column in ("update", "probe", "scan")}
+        curves = {column: [(size, of[column]) for size, of in points] for column in ("update", "probe", "scan")}
         logarithmic = name != "readers"
         parts += [
             f"### Growing: {axis}",

@@ -43,8 +43,8 @@ def edges(history: Iterable[Operation]) -> set[Edge]:
     done = _lasting(history)
     return {
         (one.who, other.who)
-        for at, one in enumerate(done)
-        for other in done[at + 1 :]
+        for position, one in enumerate(done)
+        for other in done[position + 1 :]
         if one.item is not None and one.item == other.item and one.who != other.who and "w" in (one.kind, other.kind)
     }
 
@@ -76,7 +76,7 @@ def is_latest_window_serializable(history: Iterable[Operation]) -> bool:
     done = _lasting(history)
     graph = edges(done)
     for query in _queries(done):
-        places = [at for at, operation in enumerate(done) if operation.who == query]
+        places = [position for position, operation in enumerate(done) if operation.who == query]
         meanwhile = {operation.who for operation in done[places[0] : places[-1]] if operation.kind == "w"}
         if any((query, movement) in graph for movement in meanwhile):
             return False
@@ -86,7 +86,7 @@ def is_latest_window_serializable(history: Iterable[Operation]) -> bool:
 def is_commit_order_preserving(history: Iterable[Operation]) -> bool:
     """Section 7.6: whoever comes before another also commits before it."""
     done = _lasting(history)
-    commits = {operation.who: at for at, operation in enumerate(done) if operation.kind == "c"}
+    commits = {operation.who: position for position, operation in enumerate(done) if operation.kind == "c"}
     return all(commits[one] < commits[other] for one, other in edges(done) if one in commits and other in commits)
 
 

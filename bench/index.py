@@ -184,8 +184,8 @@ def _report(
 ) -> str:
     header = ["", "update, ms per MB", "probe, ms", "scan, ms", "bytes written / taken in", "bytes on disk / live"]
 
-    def table(found: dict[str, LayoutFigures]) -> str:
-        return report.table(header, [_row(label, of) for label, of in found.items()])
+    def table(figures: dict[str, LayoutFigures]) -> str:
+        return report.table(header, [_row(label, of) for label, of in figures.items()])
 
     statements = [
         [s.section, s.says, s.measured(even, uneven, large), s.verdict(even, uneven, large)] for s in STATEMENTS

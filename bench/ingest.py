@@ -177,9 +177,9 @@ class Run:
         """Every warehouse holds exactly the last batch."""
         right = pc.sum(table.column("bytes")).as_py()
         for name, wh in self.warehouses.items():
-            found = wh.scan("packets", columns=["bytes"]).read_all().column("bytes")
-            if (len(found), pc.sum(found).as_py()) != (table.num_rows, right):
-                raise WrongAnswerError(f"{name}: {len(found)} rows are live, not {table.num_rows}")
+            sizes = wh.scan("packets", columns=["bytes"]).read_all().column("bytes")
+            if (len(sizes), pc.sum(sizes).as_py()) != (table.num_rows, right):
+                raise WrongAnswerError(f"{name}: {len(sizes)} rows are live, not {table.num_rows}")
 
     def close(self) -> None:
         """Close the warehouses."""

@@ -108,7 +108,7 @@ class Stream:
         """The bytes of one sub-window."""
         del task
         if slot not in self.parts:
-            start, stop = (to_datetime(at * DELTA).strftime("%Y-%m-%d %H:%M:%S") for at in (slot - 1, slot))
+            start, stop = (to_datetime(edge * DELTA).strftime("%Y-%m-%d %H:%M:%S") for edge in (slot - 1, slot))
             text = f"SELECT sum(len)::BIGINT FROM packets [FROM TIMESTAMP '{start}' TO TIMESTAMP '{stop}']"
             started = time.perf_counter()
             self.parts[slot] = int(
@@ -132,9 +132,9 @@ def workload(
         ScheduledQuery(f"group {number}", max(chance.randint(1, setting.count) for _ in range(5)))
         for number in range(setting.periodic // 5)
     ]
-    once, at = [], 0.0
-    while setting.once and (at := at + chance.expovariate(5 / period)) < until:
-        once.append((at, ScheduledQuery("once", chance.randint(1, setting.count), priority=0)))
+    once, time = [], 0.0
+    while setting.once and (time := time + chance.expovariate(5 / period)) < until:
+        once.append((time, ScheduledQuery("once", chance.randint(1, setting.count), priority=0)))
     return groups, once
 
 

@@ -184,8 +184,8 @@ class _Reader:
             try:
                 self.times.append(self.read())
             except Exception as error:  # noqa: BLE001 - whatever a store throws at its reader is a finding
-                told = str(error).replace(self._folder, "")
-                self.errors.append(f"{type(error).__name__}: {told}".splitlines()[0][:120])
+                message = str(error).replace(self._folder, "")
+                self.errors.append(f"{type(error).__name__}: {message}".splitlines()[0][:120])
                 time.sleep(0.01)
 
 

@@ -191,30 +191,30 @@ def clickhouse(world: SlidStream, compared: Sequence[Query], folder: Path) -> tu
     connection = chdb.connect(str(folder / "clickhouse"))
     connection.query("CREATE TABLE packets (slot Int64, src Int32, dst Int32, proto Int16, port Int32, len Int32) "
                      "ENGINE = MergeTree ORDER BY slot")  # fmt: skip
-    for at, keys in enumerate(views.values()):
+    for number, keys in enumerate(views.values()):
         connection.query(
-            f"CREATE MATERIALIZED VIEW v{at} ENGINE = AggregatingMergeTree ORDER BY (slot, {keys}) "
+            f"CREATE MATERIALIZED VIEW v{number} ENGINE = AggregatingMergeTree ORDER BY (slot, {keys}) "
             f"AS SELECT slot, {keys}, sumState(len) AS bytes FROM packets GROUP BY slot, {keys}"
         )
-    for at, rows in enumerate(world.live):
+    for number, rows in enumerate(world.live):
         file = folder / "rows.parquet"
-        slot = pa.array(np.full(rows.num_rows, world.slot - len(world.live) + at + 1))
+        slot = pa.array(np.full(rows.num_rows, world.slot - len(world.live) + number + 1))
         import pyarrow.parquet as pq
 
         pq.write_table(rows.drop_columns(["ts"]).add_column(0, "slot", slot), file)
         connection.query(f"INSERT INTO packets SELECT * FROM file('{file}', Parquet)")
-    own = [query for query in compared if query.group in views]
+    shared = [query for query in compared if query.group in views]
     started = time.perf_counter()
-    for query in own:
-        keys, at = views[query.group], list(views).index(query.group)
+    for query in shared:
+        keys, number = views[query.group], list(views).index(query.group)
         limit = query.sql.rsplit(" ", 1)[1]
         connection.query(
-            f"SELECT {keys}, sumMerge(bytes) AS bytes FROM v{at} WHERE slot > {world.slot - query.window} "
+            f"SELECT {keys}, sumMerge(bytes) AS bytes FROM v{number} WHERE slot > {world.slot - query.window} "
             f"GROUP BY {keys} ORDER BY bytes DESC, {keys} LIMIT {limit}", "Arrow"
         )  # fmt: skip
     seconds = time.perf_counter() - started
     connection.close()
-    return seconds, len(own)
+    return seconds, len(shared)
 
 
 def bench(*, quick: bool, results: Results, scratch: Path, advance: Callable[[str], None]) -> tuple[str, list[Aim]]:
@@ -347,12 +347,12 @@ counter of the window once."""
 
 
 def _gains_table(slides: int) -> str:
-    rows = [[f"{finishing:g}", *map("{:.2f}".format, found)] for finishing, found in gains(slides).items()]
+    rows = [[f"{finishing:g}", *map("{:.2f}".format, factors)] for finishing, factors in gains(slides).items()]
     return report.table(["finishing", *(f"{count} queries" for count in COUNTS)], rows)
 
 
 def _tables(schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[str]:
-    found = []
+    tables = []
     for title, value in (
         ("throughput, queries per slide", "throughput"),
         ("latency, slides", "latency"),
@@ -361,8 +361,8 @@ def _tables(schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[str]:
         rows = []
         for (rate, count), of in schedules.items():
             rows.append([f"{rate}", f"{count}", *(f"{getattr(of[p], value):,.1f}" for p in scheduler.POLICIES)])
-        found += [f"**{title}**", report.table(["rows a slide", "queries", *scheduler.POLICIES], rows)]
-    return found
+        tables += [f"**{title}**", report.table(["rows a slide", "queries", *scheduler.POLICIES], rows)]
+    return tables
 
 
 def _plots(schedules: dict[tuple[int, int], dict[str, Outcome]]) -> list[str]:

@@ -128,12 +128,12 @@ def interval_for(prices: Sequence[Prices]) -> float:
     """A slide's length at which 40 queries without sharing are just too many, as on the machine of [1]."""
     groups = workload(COUNTS[0])
     demand = 0.0
-    for at, group in enumerate(groups):
+    for number, group in enumerate(groups):
         by_period: dict[int, list[ScheduledQuery]] = {}
         for member in group.members:
             by_period.setdefault(member.period, []).append(member)
         for period, members in by_period.items():
-            demand += cost_of([ScheduledTask(at, tuple(members), period, 0)], prices) / period
+            demand += cost_of([ScheduledTask(number, tuple(members), period, 0)], prices) / period
     return demand / 1.2
 
 
@@ -154,14 +154,14 @@ def experiment(
 
 def gains(slides: int) -> dict[float, list[float]]:
     """Hybrid's throughput over conservative's at the lower rate, for each count, by what finishing costs."""
-    found = {}
+    factors = {}
     for finishing in FINISHINGS:
         prices = counted(RATES[0], finishing)
-        interval, found[finishing] = interval_for(prices), []
+        interval, factors[finishing] = interval_for(prices), []
         for count in COUNTS:
             hybrid, conservative = (
                 simulate(policy, workload(count), prices, interval, slides).throughput
                 for policy in (HYBRID, CONSERVATIVE)
             )
-            found[finishing].append(hybrid / conservative)
-    return found
+            factors[finishing].append(hybrid / conservative)
+    return factors

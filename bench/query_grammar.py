@@ -38,28 +38,28 @@ class Grammar:
 
     def queries(self, count: int) -> list[StandingQuery]:
         """So many, every third one not to be computed slot by slot."""
-        found = []
+        statements = []
         for number in range(count):
             kind = WHOLE if number % 3 == 2 else CUT
             text = self._whole() if kind == WHOLE else self._cut()
             window = int(self.draw.chance.integers(max(1, self.slots // 5), self.slots + 1))
-            found.append(StandingQuery(f"q{number}", kind, text, window))
-        return found
+            statements.append(StandingQuery(f"q{number}", kind, text, window))
+        return statements
 
     def shared(self, count: int) -> list[StandingQuery]:
         """So many of one template: they differ in window and limit only."""
-        found = []
+        statements = []
         for number in range(count):
             columns = ("url", "country", "browser, status", "user_id % 50")[number % 4]
             limit, window = 5 + number % 11, int(self.draw.chance.integers(max(1, self.slots // 5), self.slots + 1))
             text = (f"SELECT {columns}, sum(millis) AS total FROM {{window}} GROUP BY {columns} "
                     f"ORDER BY total DESC, {columns} LIMIT {limit}")  # fmt: skip
-            found.append(
+            statements.append(
                 StandingQuery(
                     f"s{number}", SHARED, text.replace("SELECT user_id % 50", "SELECT user_id % 50 AS g"), window
                 )
             )
-        return found
+        return statements
 
     def _condition(self) -> str:
         draw, shape = self.draw, self.shape
@@ -79,7 +79,7 @@ class Grammar:
     def _columns(self, most: int) -> tuple[str, str]:
         """Grouping columns with names, and the names."""
         picked = self.draw.chance.choice(len(COLUMNS), int(self.draw.chance.integers(1, most + 1)), replace=False)
-        names = [f"g{at}" for at in range(len(picked))]
+        names = [f"g{number}" for number in range(len(picked))]
         return ", ".join(f"{COLUMNS[int(p)]} AS {name}" for p, name in zip(picked, names, strict=True)), ", ".join(
             names
         )
@@ -91,7 +91,7 @@ class Grammar:
             self.draw.chance.random() < 0.2
         ):  # never the first, by which rows are ordered: its last bits depend on theirs
             values.append(VALUES[-1])
-        return ", ".join(f"{value} AS v{at}" for at, value in enumerate(values))
+        return ", ".join(f"{value} AS v{number}" for number, value in enumerate(values))
 
     def _cut(self) -> str:
         if self.draw.chance.random() < 0.2:

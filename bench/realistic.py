@@ -47,11 +47,11 @@ def work(*, quick: bool) -> int:
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
-    found = Measured()
+    measured = Measured()
     peers = [store for store in MORE if size.more and not store.missing()]
     left = [f"{store.name}: {store.missing()}" for store in MORE if store.missing()]
     if left:
-        found.notes.append(f"Left out: {'; '.join(left)}.")
+        measured.notes.append(f"Left out: {'; '.join(left)}.")
     asked = Lines(
         "SQL",
         "Milliseconds over all statements of a turn; ratios are geometric means over the statements.",
@@ -75,24 +75,26 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
     for kind in size.shapes:
         advance(kind.name)
         shape = kind(seed, size.slots)
-        table = _live_through(size, shape, folder / kind.name, peers, found)
-        found.tables.append(table)
-        lines = _ask(size, shape, folder / kind.name, asked, found)
+        table = _live_through(size, shape, folder / kind.name, peers, measured)
+        measured.tables.append(table)
+        lines = _ask(size, shape, folder / kind.name, asked, measured)
         single.lines |= lines
         firsts += [line["first"] / line["first, DuckDB"] for line in lines.values()]
         warm |= {name: line["ratio"] for name, line in lines.items()}
     worst = max(warm.values())
-    found.aims += [
+    measured.aims += [
         Aim("SQL, first time / DuckDB file, geometric mean", geometric_mean(firsts), 1.5),
         Aim("SQL, warm / DuckDB file, geometric mean", geometric_mean(warm.values()), 1.25),
         Aim("SQL, warm, worst statement / DuckDB file", worst, 2.0),
     ]
-    found.aims.sort(key=lambda aim: aim.statement)
-    found.tables = [asked, *found.tables, single]
-    return found
+    measured.aims.sort(key=lambda aim: aim.statement)
+    measured.tables = [asked, *measured.tables, single]
+    return measured
 
 
-def _live_through(size: Size, shape: Shape, folder: Path, peers: Sequence[type[WindowStore]], found: Measured) -> Lines:
+def _live_through(
+    size: Size, shape: Shape, folder: Path, peers: Sequence[type[WindowStore]], measured: Measured
+) -> Lines:
     """A lifetime of updates and some more, with a probe and a scan after each; the live rows end in a fresh file."""
     definition, count = shape.definition, max(10, round(size.rows * shape.scale / size.slots))
     if definition.expires:
@@ -138,7 +140,7 @@ def _live_through(size: Size, shape: Shape, folder: Path, peers: Sequence[type[W
     fresh.close()
     table.lines[FreshDuckFile.name] = {"bytes a live row": bytes_a_row}
     ours, duck = table.lines["windrow"], table.lines["duckdb"]
-    found.aims += [
+    measured.aims += [
         Aim(f"{shape.name}: update mean / DuckDB's", ours["update mean"] / duck["update mean"], 1.0),
         Aim(f"{shape.name}: bytes a live row / a new DuckDB file's", ours["bytes a live row"] / bytes_a_row, 1.5),
     ]
@@ -151,7 +153,7 @@ def _digest(rows: pa.Table) -> tuple[int, int, int]:
     return rows.num_rows, sum(times), rows.num_columns
 
 
-def _ask(size: Size, shape: Shape, folder: Path, asked: Lines, found: Measured) -> dict[str, dict[str, float]]:
+def _ask(size: Size, shape: Shape, folder: Path, asked: Lines, measured: Measured) -> dict[str, dict[str, float]]:
     """The statements of some turns, in new processes: the first turn is cold."""
     pair = [Worker(store, folder / store.name, [shape.definition]) for store in (Ours, FreshDuckFile)]
     taken: dict[str, dict[str, list[Timing]]] = {w.name: {} for w in pair}
@@ -189,7 +191,7 @@ def _ask(size: Size, shape: Shape, folder: Path, asked: Lines, found: Measured) 
     }
     for worker in pair:
         worker.close()
-    found.aims.append(Aim(f"{shape.name}: memory of SQL / DuckDB's", pair[0].peak / max(1, pair[1].peak), 2.0))
+    measured.aims.append(Aim(f"{shape.name}: memory of SQL / DuckDB's", pair[0].peak / max(1, pair[1].peak), 2.0))
     return lines
 
 

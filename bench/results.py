@@ -37,10 +37,10 @@ class Results:
         samples, about = (self.folder / f"{_file_name(case.name)}{suffix}" for suffix in (".parquet", ".json"))
         if not (self.resume and samples.exists() and about.exists()):
             return None
-        known = json.loads(about.read_text())
-        if known["settings"] != settings(case):
+        about_run = json.loads(about.read_text())
+        if about_run["settings"] != settings(case):
             return None
-        return Outcome(case, [Sample(**row) for row in pq.read_table(samples).to_pylist()], known["notes"])
+        return Outcome(case, [Sample(**row) for row in pq.read_table(samples).to_pylist()], about_run["notes"])
 
     def write(self, name: str, content: dict[str, Any]) -> Path:
         """Write a JSON document, replacing an older one in one step."""

@@ -229,8 +229,8 @@ def measure_commits(folder: Path, commits: int) -> Lines:
 
         def append(rows: int) -> None:
             row = {"src": 7, "dst": 1, "len": 60, "port": 80, "cost": 0.5, "agent": "a"}
-            at = to_datetime(ORIGIN + slot * MINUTE + 1)
-            wh.append("packets", pa.Table.from_pylist([row | {"ts": at}] * rows, SCHEMA))
+            time_of_row = to_datetime(ORIGIN + slot * MINUTE + 1)
+            wh.append("packets", pa.Table.from_pylist([row | {"ts": time_of_row}] * rows, SCHEMA))
 
         def slide(rows: int) -> None:
             nonlocal slot

@@ -158,7 +158,7 @@ class Executor:
                 continue
             chosen = self._choose()
             if chosen is None:
-                self.now = min([until, self.due, *(at for at, _ in self._arrivals)])
+                self.now = min([until, self.due, *(arrival for arrival, _ in self._arrivals)])
                 continue
             self._step(chosen)
         return self.finished
@@ -195,7 +195,7 @@ class Executor:
 
     def _forget(self, query: str, item: int) -> None:
         """A dropped state is as if it had not been read."""
-        place = max(at for at, done in enumerate(self.history) if done == Operation("r", query, item))
+        place = max(position for position, done in enumerate(self.history) if done == Operation("r", query, item))
         del self.history[place]
 
     # -- queries ---------------------------------------------------------------------------------------------------
@@ -205,8 +205,8 @@ class Executor:
         if self.policy.waits and self._running:
             return self._running[0]
         while self._arrivals and self._arrivals[0][0] <= self.now:
-            at, task = self._arrivals.pop(0)
-            self._begin(task, at)
+            arrival, task = self._arrivals.pop(0)
+            self._begin(task, arrival)
         if self._waiting and not self._running:
             self._begin(self._waiting.pop(0), self.now)
         return max(self._running, key=lambda running: running.task.priority, default=None)

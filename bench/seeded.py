@@ -132,33 +132,33 @@ def run(
 
 def worst_aims(measured: Iterable[Measured]) -> list[Aim]:
     """Each aim with the seed that was worst for it."""
-    found: dict[str, Aim] = {}
+    worst: dict[str, Aim] = {}
     for aim in (aim for of in measured for aim in of.aims):
-        if aim.statement not in found or aim.value > found[aim.statement].value:
-            found[aim.statement] = aim
-    return list(found.values())
+        if aim.statement not in worst or aim.value > worst[aim.statement].value:
+            worst[aim.statement] = aim
+    return list(worst.values())
 
 
 def worst_lines(tables_by_seed: Sequence[Sequence[Lines]]) -> list[Lines]:
     """Each table with the worst of its lines."""
-    found: dict[str, Lines] = {}
+    worst: dict[str, Lines] = {}
     for table in (table for tables in tables_by_seed for table in tables):
-        kept = found.setdefault(table.title, Lines(table.title, table.about, table.columns, table.by))
+        kept = worst.setdefault(table.title, Lines(table.title, table.about, table.columns, table.by))
         for name, line in table.lines.items():
             if name not in kept.lines or line.get(table.by, 0) > kept.lines[name].get(table.by, 0):
                 kept.lines[name] = line
-    return list(found.values())
+    return list(worst.values())
 
 
 def percentiles(timings: Sequence[Timing]) -> dict[str, float]:
     """Of the clock and of processor time, in milliseconds."""
     wall, cpu = (1e3 * np.array([getattr(t, kind) for t in timings]) for kind in ("wall", "cpu"))
-    found = {"mean": float(wall.mean()), "CPU mean": float(cpu.mean())}
+    figures = {"mean": float(wall.mean()), "CPU mean": float(cpu.mean())}
     for label, values in (("", wall), ("CPU ", cpu)):
         for percent in (50, 95, 99):
-            found[f"{label}p{percent}"] = float(np.percentile(values, percent))
-        found[f"{label}most"] = float(values.max())
-    return found
+            figures[f"{label}p{percent}"] = float(np.percentile(values, percent))
+        figures[f"{label}most"] = float(values.max())
+    return figures
 
 
 PERCENTILES = ("mean", "p50", "p95", "p99", "most", "CPU mean", "CPU p50", "CPU p99", "CPU most")

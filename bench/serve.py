@@ -145,13 +145,13 @@ class _Client:
 
 def _processor_seconds(group: int) -> float:
     """Processor time of this process and of all processes of a group, as far as they live."""
-    own = time.process_time()
+    seconds = time.process_time()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             if os.getpgid(int(process.name)) == group:
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
-                own += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -317,15 +317,15 @@ def _measure_events(size: Size, wh: windrow.Warehouse, port: int, group: int, to
             raise WrongAnswerError("an event stream did not begin")
     beside = _rate(lambda: _Client(port, token, *statement), size.seconds, group).each_second
     wh.slide("s", to="2026-01-01T12:00:00Z", force=True)
-    told = 0
+    events = 0
     for connection in streams:
         received = b""
         while b"event: slide" not in received:
             received += connection.recv(4096)
-        told += 1
+        events += 1
         connection.close()
     aims.append(Aim(f"rate of statements without / beside {size.streams:,} idle event streams", alone / beside, 1.5))
-    return [f"{told:,} event streams: statements/s without, beside", f"{alone:.0f}", f"{beside:.0f}",
+    return [f"{events:,} event streams: statements/s without, beside", f"{alone:.0f}", f"{beside:.0f}",
             f"{beside / alone:.2f}"]  # fmt: skip
 
 

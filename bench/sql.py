@@ -202,7 +202,7 @@ def planning(folder: Path, rounds: int) -> tuple[int, dict[str, float]]:
         for slot in range(1, 65):
             wh.append("packets", batch(slot, 200))
             wh.slide("packets", to=to_datetime(ORIGIN + slot * DELTA))
-        found = {}
+        milliseconds = {}
         for name, sql in {"aggregate": QUESTIONS["aggregate"], "probe": PROBES["probe, aggregate"]}.items():
             statement = in_turn(sql, 0).format(t="packets [WINDOW 60 MINUTES]")
             times = []
@@ -210,8 +210,8 @@ def planning(folder: Path, rounds: int) -> tuple[int, dict[str, float]]:
                 started = time.perf_counter()
                 execution.prepare(wh._store, statement, None).close()
                 times.append(1e3 * (time.perf_counter() - started))
-            found[name] = statistics.median(times)
-        return wh.stream("packets").segments, found
+            milliseconds[name] = statistics.median(times)
+        return wh.stream("packets").segments, milliseconds
 
 
 def bench(

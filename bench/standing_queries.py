@@ -65,12 +65,12 @@ def work(*, quick: bool) -> int:
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
-    found = Measured()
+    measured = Measured()
     about = f"After a slide; {SLOTS} slots, milliseconds, medians of {size.slides} slides. Answers are delivered by run_due."
     table = Lines(
         "Standing queries", about, (*COLUMNS, "registering, first", "registering, last", "bytes / window's"), "ratio"
     )
-    found.tables.append(table)
+    measured.tables.append(table)
     shape = WebEvents(seed, SLOTS)
     grammar = Grammar(shape, Draw(seed, 5), SLOTS)
     mixed, large = grammar.queries(size.queries), grammar.queries(3 * size.large_queries)
@@ -94,7 +94,7 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
         what, ratio = (
             ("answers", line["answers"] / line["from scratch"]) if shared else ("slide and answers", line["ratio"])
         )
-        found.aims += [
+        measured.aims += [
             Aim(f"{len(queries)} {label}: {what} / from scratch", ratio, limit),
             Aim(
                 f"{len(queries)} {label}: registering the last / the first",
@@ -103,9 +103,9 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
             ),
             Aim(f"{len(queries)} {label}: bytes that they add / the window's", line["bytes / window's"], 1.0),
         ]
-    _measure_growth(size, seed, folder, found, advance)
-    _measure_top(size, seed, folder, found, advance)
-    return found
+    _measure_growth(size, seed, folder, measured, advance)
+    _measure_top(size, seed, folder, measured, advance)
+    return measured
 
 
 class Stream:
@@ -185,7 +185,7 @@ class Stream:
         return Timing(wall, cpu)
 
 
-def _measure_growth(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+def _measure_growth(size: Size, seed: int, folder: Path, measured: Measured, advance: Callable[[str], None]) -> None:
     """Slides of one second with one query over ever longer lives: the cost must not follow them."""
     table = Lines("A slide of ten rows with a query over all of them", "By seconds that rows live, one row in each at first; milliseconds.",
                   ("slide p50", "slide most", "CPU", "with run_due, CPU"), "CPU")  # fmt: skip
@@ -223,13 +223,13 @@ def _measure_growth(size: Size, seed: int, folder: Path, found: Measured, advanc
             "slide p50": statistics.median(wall), "slide most": max(wall), "CPU": figures[-1],
             "with run_due, CPU": figures[-1] + 1e3 * statistics.median(t.cpu for t in answers[2:]),
         }  # fmt: skip
-    found.tables.append(table)
-    found.aims.append(
+    measured.tables.append(table)
+    measured.aims.append(
         Aim("slide with a synopsis: longest life / shortest, processor time", figures[-1] / figures[0], 1.3)
     )
 
 
-def _measure_top(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+def _measure_top(size: Size, seed: int, folder: Path, measured: Measured, advance: Callable[[str], None]) -> None:
     """The ten heaviest of a million skewed keys, standing and asked once, with a summary and from scratch."""
     about = f"{size.large_rows:,} rows in {SLOTS} slots; medians of {size.slides} slides, in milliseconds of processor time."
     columns = ("slide", "run_due", "asked once", "from scratch", "scratch / run_due", "scratch / asked once")
@@ -270,8 +270,8 @@ def _measure_top(size: Size, seed: int, folder: Path, found: Measured, advance: 
     cpu = [1e3 * statistics.median(timing.cpu for timing in timings) for timings in (slid, standing, asked, scratch)]
     groups = len(np.unique(np.concatenate([to_numpy(rows.column("src")) for rows in live])))
     table.lines[f"{groups:,} groups"] = dict(zip(columns, (*cpu, cpu[3] / cpu[1], cpu[3] / cpu[2]), strict=True))
-    found.tables.append(table)
-    found.aims.append(Aim("ten heaviest groups with a summary, asked once / from scratch", cpu[2] / cpu[3], 1 / 50))
+    measured.tables.append(table)
+    measured.aims.append(Aim("ten heaviest groups with a summary, asked once / from scratch", cpu[2] / cpu[3], 1 / 50))
 
 
 bench = SeededBench("standing", QUICK, FULL, _measure)

@@ -42,7 +42,7 @@ def work(*, quick: bool) -> int:
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
-    found = Measured()
+    measured = Measured()
     advance("the shop's rows")
     shop = Shop(seed, size.orders)
     for store in STORES:
@@ -54,7 +54,9 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
         worker.close()
     advance("the shop's statements")
     lines = _ask(shop.turn, shop.definitions, size.turns, folder / "shop")
-    _conclude("Shapes of TPC-H", f"{len(shop.rows['lines']):,} lines of orders, six streams, two tables.", lines, found)
+    _conclude(
+        "Shapes of TPC-H", f"{len(shop.rows['lines']):,} lines of orders, six streams, two tables.", lines, measured
+    )
     advance("hits")
     hits = Hits(seed, SLOTS)
     for store in STORES:
@@ -64,8 +66,8 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
         worker.close()
     advance("statements about hits")
     lines = _ask(hits.turn, [hits.definition], size.turns, folder / "hits")
-    _conclude("Shapes of ClickBench", f"{size.hits:,} hits of {len(hits.definition.schema)} columns.", lines, found)
-    return found
+    _conclude("Shapes of ClickBench", f"{size.hits:,} hits of {len(hits.definition.schema)} columns.", lines, measured)
+    return measured
 
 
 def _ask(
@@ -75,9 +77,9 @@ def _ask(
     taken: dict[str, dict[str, list[Timing]]] = {worker.name: {} for worker in workers}
     for turn in range(count + 1):
         for number, (label, sql) in enumerate(turns(turn).items()):
-            at = (turn + number) % len(workers)
+            place = (turn + number) % len(workers)
             answers = {}
-            for worker in workers[at:] + workers[:at]:
+            for worker in workers[place:] + workers[:place]:
                 timing, answers[worker.name] = worker.call("ask", sql)
                 taken[worker.name].setdefault(label, []).append(timing)
             for other in STORES[1:]:
@@ -100,9 +102,9 @@ def _ask(
     return lines
 
 
-def _conclude(title: str, rows: str, lines: dict[str, dict[str, float]], found: Measured) -> None:
+def _conclude(title: str, rows: str, lines: dict[str, dict[str, float]], measured: Measured) -> None:
     """What was wanted of one set of statements, and its table."""
-    found.aims += [
+    measured.aims += [
         Aim(f"{title}: warm / DuckDB file, geometric mean", geometric_mean(of["ratio"] for of in lines.values()), 1.3),
         Aim(f"{title}: the same, processor time", geometric_mean(of["CPU ratio"] for of in lines.values()), 1.3),
         Aim(f"{title}: warm, worst statement", max(of["ratio"] for of in lines.values()), 3.0),
@@ -112,7 +114,7 @@ def _conclude(title: str, rows: str, lines: dict[str, dict[str, float]], found: 
             1.5,
         ),
     ]
-    found.tables.append(
+    measured.tables.append(
         Lines(title, f"{rows} Milliseconds, medians of the turns after the first.", COLUMNS, "ratio", lines)
     )
 

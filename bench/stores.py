@@ -133,8 +133,8 @@ class DuckReader(SqlStore):
 
     def probe(self, name: str, key: Any) -> Any:
         """By an index, or by the statistics of row groups."""
-        found = self.connection.sql(f"SELECT * FROM {name} WHERE {self.definitions[name].key} = ?", params=[key])
-        return found.to_arrow_table()
+        rows = self.connection.sql(f"SELECT * FROM {name} WHERE {self.definitions[name].key} = ?", params=[key])
+        return rows.to_arrow_table()
 
     def scan(self, name: str) -> Scanned:
         """An aggregate."""
@@ -160,9 +160,9 @@ class Ours(SlidingStore, SqlStore):
     def __init__(self, folder: Path, definitions: Sequence[Definition]) -> None:
         super().__init__(folder, definitions)
         self.warehouse = windrow.open(folder / "warehouse")
-        known = set(self.warehouse.streams())
+        streams = set(self.warehouse.streams())
         for d in definitions:
-            if d.name in known:
+            if d.name in streams:
                 continue
             life = {"lifetime": d.lifetime * _MICRO}
             if d.expires:
@@ -189,8 +189,8 @@ class Ours(SlidingStore, SqlStore):
         """The reader as a table, folded by pyarrow in all its threads."""
         column = self.definitions[name].scanned
         rows = self.warehouse.scan(name, columns=[column]).read_all()
-        found = rows.group_by([]).aggregate([([], "count_all"), (column, "max")])
-        return found["count_all"][0].as_py(), str(found[f"{column}_max"][0].as_py())
+        totals = rows.group_by([]).aggregate([([], "count_all"), (column, "max")])
+        return totals["count_all"][0].as_py(), str(totals[f"{column}_max"][0].as_py())
 
     def ask(self, sql: str) -> Any:
         """As Arrow."""
@@ -396,20 +396,20 @@ class ClickHouseParts(WindowStore):
         """By the sorting key."""
         value = f"'{key}'" if isinstance(key, str) else key
         live = f"NOT ({self.dead(name, self.now[name])})"
-        found = self._run(
+        rows = self._run(
             f"SELECT * FROM {name} WHERE `{self.definitions[name].key}` = {value} AND {live}", "ArrowTable"
         )
         schema = self.definitions[name].schema
-        return pa.table([_from_clickhouse(found.column(f.name), f.type) for f in schema], schema=schema)
+        return pa.table([_from_clickhouse(rows.column(f.name), f.type) for f in schema], schema=schema)
 
     def scan(self, name: str) -> Scanned:
         """An aggregate."""
         column, live = self.definitions[name].scanned, f"NOT ({self.dead(name, self.now[name])})"
-        found = self._run(
+        totals = self._run(
             f"SELECT count() AS n, max(`{column}`) AS m FROM {name} WHERE {live}", "ArrowTable"
         ).to_pylist()[0]
-        greatest = found["m"]
-        return int(found["n"]), greatest.decode() if isinstance(greatest, bytes) else str(greatest)
+        greatest = totals["m"]
+        return int(totals["n"]), greatest.decode() if isinstance(greatest, bytes) else str(greatest)
 
     def close(self) -> None:
         """Close the engine."""

@@ -59,13 +59,13 @@ def work(*, quick: bool) -> int:
 
 def measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
     """All parts with one seed."""
-    found = Measured()
-    _measure_appends(size, seed, folder / "appends", found, advance)
-    _measure_gathering(size, seed, folder / "gathered", found, advance)
+    measured = Measured()
+    _measure_appends(size, seed, folder / "appends", measured, advance)
+    _measure_gathering(size, seed, folder / "gathered", measured, advance)
     for shape in (Packets, Quotes):
         advance(f"slides of a second: {shape.name}")
-        _measure_slides(size, shape(seed, size.slots), folder / shape.name, found)
-    return found
+        _measure_slides(size, shape(seed, size.slots), folder / shape.name, measured)
+    return measured
 
 
 def _clocked(operation: Callable[[], Any]) -> Timing:
@@ -87,7 +87,7 @@ def _single(rows: pa.Table) -> list[pa.Table]:
     return [rows.slice(number, 1) for number in range(rows.num_rows)]
 
 
-def _measure_appends(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+def _measure_appends(size: Size, seed: int, folder: Path, measured: Measured, advance: Callable[[str], None]) -> None:
     """One writer, the stores in turn; then eight threads."""
     advance("appends of one row")
     shape = Packets(seed, 3600)
@@ -108,16 +108,16 @@ def _measure_appends(size: Size, seed: int, folder: Path, found: Measured, advan
         "Appends of one row", f"{size.appends} durable appends of each, in turn; milliseconds.", PERCENTILES, "p50"
     )
     table.lines = figures
-    found.tables.append(table)
+    measured.tables.append(table)
     for percent in ("p50", "p99"):
-        found.aims.append(
+        measured.aims.append(
             Aim(
                 f"append of one row / SQLite's, {percent}",
                 figures["windrow"][percent] / figures["sqlite"][percent],
                 2.0,
             )
         )
-    found.aims.append(
+    measured.aims.append(
         Aim("the same, processor time", figures["windrow"]["CPU mean"] / figures["sqlite"]["CPU mean"], 2.0)
     )
     advance("eight writers")
@@ -134,9 +134,9 @@ def _measure_appends(size: Size, seed: int, folder: Path, found: Measured, advan
         wall, cpu = _write_together(stores[name], batches)
         count = WRITERS * size.shared
         shared.lines[name] = {"rows/s": count / wall, "CPU ms a row": 1e3 * cpu / count}
-    found.tables.append(shared)
+    measured.tables.append(shared)
     ratio = shared.lines["sqlite"]["rows/s"] / shared.lines["windrow"]["rows/s"]
-    found.aims.append(Aim(f"{WRITERS} writers: SQLite's rows a second / ours", ratio, 1.0))
+    measured.aims.append(Aim(f"{WRITERS} writers: SQLite's rows a second / ours", ratio, 1.0))
     total = size.appends + WRITERS * size.shared
     for name in ("windrow", "sqlite", "duckdb"):
         stores[name].slide("packets", shape.definition.now(1 + WRITERS + 1))
@@ -173,7 +173,7 @@ def _write_together(store: RowStore, batches: list[list[Any]]) -> tuple[float, f
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _measure_gathering(size: Size, seed: int, folder: Path, found: Measured, advance: Callable[[str], None]) -> None:
+def _measure_gathering(size: Size, seed: int, folder: Path, measured: Measured, advance: Callable[[str], None]) -> None:
     """A slide after ever more appends of one row: its cost must follow the rows."""
     shape = Packets(seed, 3600)
     table = Lines("A slide after appends of one row", "Milliseconds; the appends before it are not counted.",
@@ -195,15 +195,15 @@ def _measure_gathering(size: Size, seed: int, folder: Path, found: Measured, adv
         table.lines[f"{count:,}"] = {"slide": 1e3 * timing.wall, "CPU": 1e3 * timing.cpu, "CPU ms a row": a_row,
                                      "append and slide, CPU ms a row": a_row + 1e3 * appended / count}  # fmt: skip
         points.append((count, a_row))
-    found.tables.append(table)
+    measured.tables.append(table)
     slope = float(np.polyfit(*np.log(np.array(points).T), 1)[0])
-    found.aims += [
+    measured.aims += [
         Aim("slide after the most appends of one row, processor ms a row", points[-1][1], 0.2),
         Aim("the same, fitted slope of the cost of a row (0: linear)", slope, 0.15),
     ]
 
 
-def _measure_slides(size: Size, shape: Shape, folder: Path, found: Measured) -> None:
+def _measure_slides(size: Size, shape: Shape, folder: Path, measured: Measured) -> None:
     """A batch and a slide each second, stores in turn, after a whole lifetime of them."""
     stores = _open((Ours, DuckFile, SqliteFile), folder, shape.definition)
     timings: dict[str, list[Timing]] = {name: [] for name in stores}
@@ -229,10 +229,10 @@ def _measure_slides(size: Size, shape: Shape, folder: Path, found: Measured) -> 
     figures = {name: percentiles(of) for name, of in timings.items()}
     about = f"{size.slides:,} slides after {size.slots} of warming up, {size.rows} rows each; append and slide, in ms."
     table = Lines(f"Slides of one second, {lives}", about, PERCENTILES, "p99", figures)
-    found.tables.append(table)
+    measured.tables.append(table)
     ours, third = figures["windrow"], size.slides // 3
     first, last = (sum(t.cpu for t in part) for part in (timings["windrow"][:third], timings["windrow"][-third:]))
-    found.aims += [
+    measured.aims += [
         Aim(f"slides, {lives}: p99 / p50, processor time", ours["CPU p99"] / ours["CPU p50"], 8.0),
         Aim(f"slides, {lives}: greatest, ms of processor time", ours["CPU most"], 100.0),
         Aim(f"slides, {lives}: mean / DuckDB's", ours["mean"] / figures["duckdb"]["mean"], 1.0),

@@ -115,16 +115,16 @@ def measured(folder: Path, slots: int, streams: str, sql: str, steps: int) -> di
             times.setdefault(name, []).append(timing)
         _compare(maintained, recomputed, rows)
         _ask(times, maintained, sql, int(np.random.default_rng(number).choice(rows.column("k"))))
-    found = {
+    figures = {
         name: [1e3 * statistics.median(t.wall for t in taken), 1e3 * statistics.median(t.cpu for t in taken)]
         for name, taken in times.items()
     }
     last = maintained.wh.stream("joined").last
-    found["results"] = [float(maintained.wh.stream("joined").live_rows)]
-    found["new results"] = [float(0 if last is None else last.inserted)]
+    figures["results"] = [float(maintained.wh.stream("joined").live_rows)]
+    figures["new results"] = [float(0 if last is None else last.inserted)]
     maintained.wh.close()
     recomputed.wh.close()
-    return found
+    return figures
 
 
 def _ask(times: dict[str, list[Timing]], maintained: JoinedStreams, sql: str, key: int) -> None:
@@ -152,13 +152,15 @@ def _compare(maintained: JoinedStreams, anew: JoinedStreams, rows: pa.Table) -> 
 
 
 def _list_aims(figures: Figures) -> list[Aim]:
-    at = {name: of[0] for name, of in figures["two"]["50"].items()}
+    at_fifty = {name: of[0] for name, of in figures["two"]["50"].items()}
     cpu = {name: of[-1] for name, of in figures["two"]["50"].items()}
     scratch = "slide with view from scratch"
     return [
-        Aim("slide with view / from scratch, 50 slots", at["slide with view"] / at[scratch], 0.1),
+        Aim("slide with view / from scratch, 50 slots", at_fifty["slide with view"] / at_fifty[scratch], 0.1),
         Aim("the same in processor time", cpu["slide with view"] / cpu[scratch], 0.1),
-        Aim("probe the view / run the join, 50 slots", at["probe the view"] / at["run the join alone"], 0.05),
+        Aim(
+            "probe the view / run the join, 50 slots", at_fifty["probe the view"] / at_fifty["run the join alone"], 0.05
+        ),
         Aim("the same in processor time", cpu["probe the view"] / cpu["run the join alone"], 0.05),
     ]
 

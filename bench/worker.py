@@ -46,21 +46,21 @@ class Worker:
     def call(self, method: str, *given: Any) -> tuple[Timing, Any]:
         """Time one method of the store; `update`'s rows are prepared first."""
         self._pipe.send((method, given))
-        found: tuple[Timing, Any] = self._receive()
-        return found
+        answer: tuple[Timing, Any] = self._receive()
+        return answer
 
     def _receive(self) -> Any:
         while not self._pipe.poll(0.005):
             self._watch()
         self._watch()
         try:
-            ok, found = self._pipe.recv()
+            ok, answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(30)
             raise RuntimeError(f"{self.name}: its process ended with code {self._process.exitcode}") from None
         if not ok:
-            raise found
-        return found
+            raise answer
+        return answer
 
     def _watch(self) -> None:
         status = Path(f"/proc/{self._process.pid}/status")

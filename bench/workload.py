@@ -48,8 +48,8 @@ class SlidingRows:
     @property
     def schema(self) -> pa.Schema:
         """Of the rows."""
-        at = pa.timestamp("us")
-        return pa.schema([("key", pa.int64()), ("ts", at), ("exp", at), ("payload", pa.string())])
+        time_type = pa.timestamp("us")
+        return pa.schema([("key", pa.int64()), ("ts", time_type), ("exp", time_type), ("payload", pa.string())])
 
     @property
     def max_lifetime(self) -> int:

@@ -57,10 +57,10 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
         """Note what leads here, and where this leads."""
-        found = dict(attrs)
-        if found.get("id"):
-            self.anchors.add(str(found["id"]))
-        target = found.get("href") or found.get("src") or ""
+        attributes = dict(attrs)
+        if attributes.get("id"):
+            self.anchors.add(str(attributes["id"]))
+        target = attributes.get("href") or attributes.get("src") or ""
         if target and not _EXTERNAL.match(target):
             self.links.append(target)
 
@@ -73,8 +73,8 @@ def find_broken_links(folder: Path) -> list[str]:
         for link in page.links:
             file, _, anchor = link.partition("#")
             target = (path.parent / file).resolve() if file else path.resolve()
-            known = pages.get(target)
-            if not target.exists() or (anchor and known is not None and anchor not in known.anchors):
+            anchors = pages.get(target)
+            if not target.exists() or (anchor and anchors is not None and anchor not in anchors.anchors):
                 broken.append(f"{path.relative_to(folder)}: {link}")
     return broken
 

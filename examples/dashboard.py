@@ -65,8 +65,8 @@ def main(folder: Path) -> dict[str, object]:
             headers = {"Authorization": f"Bearer {tokens[role]}", "Content-Type": "application/json"}
             request = urllib.request.Request(http + path, json.dumps(rows).encode(), headers)
             with urllib.request.urlopen(request) as answer:
-                told: dict[str, object] = json.load(answer)
-                return told
+                reply: dict[str, object] = json.load(answer)
+                return reply
 
         for minute in range(MINUTES):
             # The batch id makes a request that is sent again, because its answer was lost, one append.

@@ -37,7 +37,7 @@ def measure(hall: str, minute: int) -> list[dict[str, object]]:
 def main(folder: Path) -> dict[str, object]:
     """Twelve minutes of two halls, one of which is silent for three of them."""
     logging.basicConfig(level=logging.ERROR)  # INFO shows every slide and run, WARNING every rejected row
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     with windrow.open(folder / "warehouse") as wh:
         wh.create_stream(
             "climate", SCHEMA, time="ts", key="sensor", slide="1 minute", lifetime="1 hour",
@@ -66,14 +66,14 @@ def main(folder: Path) -> dict[str, object]:
             if minute == SILENT[-1]:
                 answer = wh.sql("SELECT count(*) FROM climate [WINDOW 5 MINUTES]")
                 (window,) = answer.windows
-                found["during"] = (answer.fetchall()[0][0], window.complete, [gap.kind for gap in window.gaps])
+                facts["during"] = (answer.fetchall()[0][0], window.complete, [gap.kind for gap in window.gaps])
                 print(f"while south is silent: {window.coverage:.0%} of the last five minutes are known")
-        found["rejected"] = wh.rejected("climate").num_rows
-        found["results"] = wh.sql("SELECT _window_end, _complete, n, celsius FROM each_minute ORDER BY ALL").fetchall()
+        facts["rejected"] = wh.rejected("climate").num_rows
+        facts["results"] = wh.sql("SELECT _window_end, _complete, n, celsius FROM each_minute ORDER BY ALL").fetchall()
         revised = wh.results("each_minute", revisions=True).arrow()["_revision"].to_pylist()
-        found["revisions"] = sum(number > 0 for number in revised)
-        print(f"{found['rejected']} values rejected, {found['revisions']} windows delivered again")
-    return found
+        facts["revisions"] = sum(number > 0 for number in revised)
+        print(f"{facts['rejected']} values rejected, {facts['revisions']} windows delivered again")
+    return facts
 
 
 if __name__ == "__main__":

@@ -58,13 +58,13 @@ def main(folder: Path) -> dict[str, object]:
             if wh.now("leases") is None or wh.now("leases") < now:
                 wh.slide("leases", to=now)
                 wh.slide("logins", to=now)
-        found: dict[str, object] = {
+        facts: dict[str, object] = {
             "leases": wh.sql("SELECT host, address FROM leases ORDER BY ALL").fetchall(),
             "online": wh.sql("SELECT host, address, person, since FROM online ORDER BY ALL").fetchall(),
         }
-        print(len(found["leases"]), "leases are valid;", len(found["online"]), "pairs of lease and login")  # type: ignore[arg-type]
+        print(len(facts["leases"]), "leases are valid;", len(facts["online"]), "pairs of lease and login")  # type: ignore[arg-type]
         print(wh.probe("leases", key="h7").num_rows, "of them of host h7")
-    return found
+    return facts
 
 
 if __name__ == "__main__":

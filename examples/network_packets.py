@@ -68,13 +68,13 @@ def main(folder: Path, spark: "SparkSession | None" = None) -> dict[str, object]
         with windrow.spark.window(spark, wh, "packets", "2 minutes") as df:
             by_dst = df.groupBy("dst").count().orderBy("dst").collect()
         talkers = "SELECT src, count(*), sum(len) FROM packets [WINDOW 3 MINUTES] GROUP BY src ORDER BY src"
-        found: dict[str, object] = {
+        facts: dict[str, object] = {
             "talkers": wh.sql(talkers).fetchall(),
             "destinations": [tuple(row) for row in by_dst],
             "report": run.file,
         }
         print("the report is", run.file)
-    return found
+    return facts
 
 
 def _start_spark() -> "SparkSession":

@@ -57,13 +57,13 @@ def main(folder: Path) -> dict[str, object]:
             if wh.now("ticks") is None or wh.now("ticks") < end:
                 wh.slide("ticks", to=end)
         runs = wh.run_due()
-        found: dict[str, object] = {
+        facts: dict[str, object] = {
             "hammer": wh.sql(HAMMER).fetchall(),
             "files": [Path(run.file).name for run in runs if run.file is not None],
         }
-        print("at the inside bid:", found["hammer"])
+        print("at the inside bid:", facts["hammer"])
         print(len(runs), "runs delivered as files")
-    return found
+    return facts
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def make_logs(seed: int = 1) -> list[list[str]]:
     choice, lines = random.Random(seed), []
     for hour in range(HOURS):
         busy = 4 + 3 * (hour % 24 in range(8, 20))
-        for at in sorted(choice.uniform(0, 3600) for _ in range(busy)):
-            ts = START + dt.timedelta(hours=hour, seconds=at)
+        for second in sorted(choice.uniform(0, 3600) for _ in range(busy)):
+            ts = START + dt.timedelta(hours=hour, seconds=second)
             size = "-" if choice.random() < 0.02 else str(choice.randint(200, 90_000))
             page = f"/page/{min(int(choice.expovariate(0.4)), 9)}"
             lines.append([ts.isoformat(), f"10.0.0.{choice.randint(1, 20)}", page, str(choice.choice(STATUSES)), size])
@@ -47,7 +47,7 @@ def write_files(folder: Path, lines: list[list[str]]) -> list[Path]:
 def main(folder: Path) -> dict[str, object]:
     """Load, mend, ask, draw."""
     write_files(folder, make_logs())
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     with windrow.open(folder / "warehouse") as wh:
         run = _command(folder / "warehouse")
         run(
@@ -59,27 +59,27 @@ def main(folder: Path) -> dict[str, object]:
         # All files are one batch: sent again, it changes nothing. Lines that cannot be read wait with their reason.
         files = str(folder / "access-*.csv.gz")
         run("append", "requests", files, "--on-error", "reject", "--max-rejected", "0.1", "--batch-id", "week 10")
-        found["rejected"] = wh.rejected("requests").num_rows
+        facts["rejected"] = wh.rejected("requests").num_rows
         for line in wh.rejected("requests").slice(0, 1).to_pylist():
-            print(f"{found['rejected']} lines could not be read; the first is {line['_file']}:{line['_line']}")
+            print(f"{facts['rejected']} lines could not be read; the first is {line['_file']}:{line['_line']}")
 
         # Now we know what a dash means, and read those lines again.
         run("stream", "replay", "requests", "--null", "-")
         run("slide", "requests", "--to", str(START + dt.timedelta(hours=HOURS)))
-        found["left"] = wh.rejected("requests").num_rows
+        facts["left"] = wh.rejected("requests").num_rows
 
         top = "SELECT page, count(*) AS requests FROM requests [WINDOW 7 DAYS] GROUP BY page ORDER BY ALL"
-        found["pages"] = wh.sql(top).fetchall()
+        facts["pages"] = wh.sql(top).fetchall()
         errors = """
             SELECT time_bucket(INTERVAL 6 HOURS, ts) AS time, count(*) AS requests,
                    count(*) FILTER (status >= 500) AS errors
             FROM requests [WINDOW 7 DAYS] GROUP BY time ORDER BY time
         """
-        found["errors"] = wh.sql(errors).fetchall()
+        facts["errors"] = wh.sql(errors).fetchall()
         chart = wh.sql(errors).plot()
         chart.save(folder / "errors.svg")
-        print(f"{len(found['pages'])} pages; {folder / 'errors.svg'} shows the errors over the week")  # type: ignore[arg-type]
-    return found
+        print(f"{len(facts['pages'])} pages; {folder / 'errors.svg'} shows the errors over the week")  # type: ignore[arg-type]
+    return facts
 
 
 def _command(warehouse: Path):  # noqa: ANN202

@@ -144,9 +144,9 @@ class AlterationRules:
     def who_does_not_know_the_new_columns_goes_on(self, handle: int, seeds: list[int]) -> None:
         start = self.truth.now or self.clock
         rows = [self.shape.row(next(self.numbers), start + 1, 2 * DELTA, random.Random(seed)) for seed in seeds]
-        known = [name for name in self.shape.schema.names if name not in ADDED]
+        columns = [name for name in self.shape.schema.names if name not in ADDED]
         source = self.shape.sources[0] if self.shape.sources else None
-        report = self.handles[handle].append(STREAM, self.shape.table(rows).select(known), source=source)
+        report = self.handles[handle].append(STREAM, self.shape.table(rows).select(columns), source=source)
         rows = [row | dict.fromkeys(set(ADDED) & set(self.shape.fields)) for row in rows]
         assert report.accepted == self.truth.append(rows, self.clock, source).accepted
 

@@ -163,8 +163,8 @@ class GapOracle:
         return not any(missing) and not any(torn), 1 - share / (len(window) * len(missing))
 
 
-def _end_of_run(found: set[int]) -> int:
+def _end_of_run(slots: set[int]) -> int:
     end = LOW + 1
-    while end + 1 in found:
+    while end + 1 in slots:
         end += 1
     return end

@@ -187,23 +187,23 @@ def clean_up(child: Child, name: str, path: str) -> None:
     child.give(wrong)
 
 
-def differences(when: str, found: State, wanted: State) -> list[str]:
+def differences(when: str, actual: State, wanted: State) -> list[str]:
     """What is not as it must be, in words."""
     return [
-        f"{when}: {name} is {_short(found.get(name))}, must be {_short(wanted.get(name))}"
-        for name in {**wanted, **found}
-        if found.get(name) != wanted.get(name)
+        f"{when}: {name} is {_short(actual.get(name))}, must be {_short(wanted.get(name))}"
+        for name in {**wanted, **actual}
+        if actual.get(name) != wanted.get(name)
     ]
 
 
-def neither(case: Case, when: str, found: State, *, acknowledged: bool) -> list[str]:
+def neither(case: Case, when: str, actual: State, *, acknowledged: bool) -> list[str]:
     """What is neither as before the operation nor as after it, which it must be if it was acknowledged; in words."""
     sides = [case.after()] if acknowledged else [case.before(), case.after()]
-    if found in sides:
+    if actual in sides:
         return []
-    if not case.at_once and all(any(found[name] == side[name] for side in sides) for name in found):
+    if not case.at_once and all(any(actual[name] == side[name] for side in sides) for name in actual):
         return []
-    return min((differences(when, found, side) for side in sides), key=len)
+    return min((differences(when, actual, side) for side in sides), key=len)
 
 
 def missing_files(when: str, wh: windrow.Warehouse) -> list[str]:

@@ -115,9 +115,9 @@ def plain(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["n"])
 
 
-def assert_rows(found: pa.Table, expected: list[oracle.Row], what: str = "") -> None:
+def assert_rows(actual: pa.Table, expected: list[oracle.Row], what: str = "") -> None:
     """Exactly these rows, each once, every value as it was given."""
-    got = plain(found)
+    got = plain(actual)
     want = sorted((row.values for row in expected), key=lambda row: row["n"])
     lost = {row["n"] for row in want} - {row["n"] for row in got}
     extra = {row["n"] for row in got} - {row["n"] for row in want}
@@ -125,7 +125,7 @@ def assert_rows(found: pa.Table, expected: list[oracle.Row], what: str = "") -> 
         f"{what}: lost {lost}, not expected {extra}, {len(got)} rows"
     )
     # repr tells NaN from nothing and -0.0 from 0.0, which == does not.
-    assert repr(got) == repr([{name: row[name] for name in found.column_names} for row in want]), what
+    assert repr(got) == repr([{name: row[name] for name in actual.column_names} for row in want]), what
 
 
 US, NS, MS, S = (pa.timestamp(unit, "UTC") for unit in ("us", "ns", "ms", "s"))

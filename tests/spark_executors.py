@@ -11,11 +11,11 @@ def find_executors(driver: int) -> list[int]:
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, waiting = [], [driver]
+    executors, waiting = [], [driver]
     while waiting:
         for child in children.get(waiting.pop(), []):
             waiting.append(child)
             with contextlib.suppress(OSError):
                 if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
-    return found
+                    executors.append(child)
+    return executors

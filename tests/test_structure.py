@@ -119,16 +119,16 @@ def imports(path: Path) -> list[Import]:
     return list(walk(tree(path), lazy=False, typing=False))
 
 
-def wrong_direction(importer: str, found: Import) -> str | None:
+def wrong_direction(importer: str, imported: Import) -> str | None:
     """Why an import of ours breaks the architecture, or None."""
-    if found.module.partition(".")[0] != "windrow" or found.module in LEAVES:
+    if imported.module.partition(".")[0] != "windrow" or imported.module in LEAVES:
         return None
-    here, there = layer_folder(importer), layer_folder(found.module)
+    here, there = layer_folder(importer), layer_folder(imported.module)
     if here == there or LAYER[there] < LAYER[here] or (importer, there) == (SPARK_SQL, "queries"):
         return None
     if here == "warehouse" and not FACADE.match(importer):
         return f"only the facade, the command line, spark and demo may know {there}"
-    if here == "warehouse" and not (found.lazy or found.typing):
+    if here == "warehouse" and not (imported.lazy or imported.typing):
         return f"{there} must be imported inside a function, so that `import windrow` stays light"
     return None if here == "warehouse" else f"{here} must not know {there}"
 

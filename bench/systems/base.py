@@ -46,9 +46,9 @@ class System:
         """All columns of the live rows with this key, in the fastest form that the system gives."""
         raise NotImplementedError
 
-    def as_arrow(self, found: Any) -> pa.Table:
+    def as_arrow(self, answer: Any) -> pa.Table:
         """What `probe` gave as Arrow, to be compared; not timed."""
-        table: pa.Table = found
+        table: pa.Table = answer
         return table
 
     def scan(self) -> Scanned:

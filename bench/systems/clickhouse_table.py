@@ -94,9 +94,9 @@ class ClickHouse(System):
         """By the sorting key, as Arrow."""
         return self._run(f"SELECT * FROM {self.database}.rows WHERE key = {key} AND {self._live()}", "ArrowTable")
 
-    def as_arrow(self, found: Any) -> pa.Table:
+    def as_arrow(self, answer: Any) -> pa.Table:
         """Times lose their zone, text its binary type."""
-        columns = [found.column(field.name) for field in self.workload.schema]
+        columns = [answer.column(field.name) for field in self.workload.schema]
         return pa.table(
             [_cast(column, field.type) for column, field in zip(columns, self.workload.schema, strict=True)],
             schema=self.workload.schema,

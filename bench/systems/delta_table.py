@@ -57,15 +57,15 @@ class Delta(System):
         """By the statistics of the files."""
         return self._ask("key, ts, exp, payload", f" AND key = {key}")
 
-    def as_arrow(self, found: Any) -> pa.Table:
+    def as_arrow(self, answer: Any) -> pa.Table:
         """Of the workload's schema."""
         schema = self.workload.schema
-        return pa.table([found.column(f.name).cast(f.type) for f in schema], schema=schema)
+        return pa.table([answer.column(f.name).cast(f.type) for f in schema], schema=schema)
 
     def scan(self) -> Scanned:
         """An aggregate over the payload."""
-        found = self._ask("count(*) AS n, max(payload) AS greatest", "").to_pylist()[0]
-        return int(found["n"]), str(found["greatest"] or "")
+        totals = self._ask("count(*) AS n, max(payload) AS greatest", "").to_pylist()[0]
+        return int(totals["n"]), str(totals["greatest"] or "")
 
     def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
         """The newest version of the table, opened anew each time."""
@@ -74,8 +74,8 @@ class Delta(System):
             from deltalake import DeltaTable, QueryBuilder
 
             asked = f"SELECT count(*) AS n FROM rows WHERE exp <= {_literal(now)}"
-            found = QueryBuilder().register("rows", DeltaTable(self.path)).execute(asked).read_all()
-            return int(pa.table(found).column("n")[0].as_py())
+            rows = QueryBuilder().register("rows", DeltaTable(self.path)).execute(asked).read_all()
+            return int(pa.table(rows).column("n")[0].as_py())
 
         return ask, lambda: None
 

@@ -40,8 +40,8 @@ class DuckTable(System):
 
     def scan(self) -> Scanned:
         """An aggregate over the payload."""
-        found = self.connection.sql("SELECT count(*), max(payload) FROM rows").fetchall()[0]
-        return int(found[0]), str(found[1] or "")
+        totals = self.connection.sql("SELECT count(*), max(payload) FROM rows").fetchall()[0]
+        return int(totals[0]), str(totals[1] or "")
 
     def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
         """A cursor: another process could not open the file while this one has it."""

@@ -60,8 +60,8 @@ class Windrow(System):
     def scan(self) -> Scanned:
         """The Arrow reader as a table, of which little is copied; pyarrow folds its batches in all its threads."""
         rows = self.warehouse.scan(STREAM, columns=["payload"]).read_all()
-        found = rows.group_by([]).aggregate([([], "count_all"), ("payload", "max")])
-        return found["count_all"][0].as_py(), found["payload_max"][0].as_py() or ""
+        totals = rows.group_by([]).aggregate([([], "count_all"), ("payload", "max")])
+        return totals["count_all"][0].as_py(), totals["payload_max"][0].as_py() or ""
 
     def _scan_by_sql(self) -> Scanned:
         count, greatest = self.warehouse.sql(f"SELECT count(*), max(payload) FROM {STREAM}").fetchall()[0]

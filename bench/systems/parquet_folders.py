@@ -57,8 +57,8 @@ class ParquetFolders(System):
 
     def scan(self) -> Scanned:
         """An aggregate over the payload."""
-        found = self.connection.sql(f"SELECT count(*), max(payload) {self._from()}").fetchall()[0]
-        return int(found[0]), str(found[1] or "")
+        totals = self.connection.sql(f"SELECT count(*), max(payload) {self._from()}").fetchall()[0]
+        return int(totals[0]), str(totals[1] or "")
 
     def reader(self) -> tuple[Callable[[int], int], Callable[[], None]]:
         """The folders that are there, without the filter."""

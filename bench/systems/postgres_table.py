@@ -26,11 +26,11 @@ _PARTITIONS = 9
 
 def binaries() -> Path | None:
     """Where the server's programs are, if it is installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if found:
-        return found[-1].parent
-    known = shutil.which("initdb")
-    return Path(known).resolve().parent if known else None
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if programs:
+        return programs[-1].parent
+    program = shutil.which("initdb")
+    return Path(program).resolve().parent if program else None
 
 
 class Postgres(System):
@@ -107,7 +107,11 @@ class Postgres(System):
     def update(self, batch: Batch, prepared: Any) -> None:
         """One transaction, in which old partitions go as well."""
         part = batch.slot // _PARTITIONS
-        dead = [known for known in self.partitions if (known + 1) * _PARTITIONS + self.workload.slots < batch.slot]
+        dead = [
+            partition
+            for partition in self.partitions
+            if (partition + 1) * _PARTITIONS + self.workload.slots < batch.slot
+        ]
         with self.connection.transaction():
             if part not in self.partitions:
                 low, high = part * _PARTITIONS, (part + 1) * _PARTITIONS
@@ -126,9 +130,9 @@ class Postgres(System):
         """Python rows by the index."""
         return self._run(f"SELECT key, ts, exp, payload FROM rows WHERE key = {key}").fetchall()
 
-    def as_arrow(self, found: Any) -> pa.Table:
+    def as_arrow(self, answer: Any) -> pa.Table:
         """Columns of the workload's schema."""
-        return rows_to_arrow(found, self.workload.schema)
+        return rows_to_arrow(answer, self.workload.schema)
 
     def scan(self) -> Scanned:
         """An aggregate over the payload, compared by bytes as the others do."""
@@ -142,18 +146,18 @@ class Postgres(System):
         other = psycopg.connect(host="127.0.0.1", port=self.port, user="bench", dbname="postgres", autocommit=True)
 
         def ask(now: int) -> int:
-            found = other.execute("SELECT count(*) FROM rows WHERE exp <= %s", (now,)).fetchone()
-            return int(found[0]) if found else 0
+            row = other.execute("SELECT count(*) FROM rows WHERE exp <= %s", (now,)).fetchone()
+            return int(row[0]) if row else 0
 
         return ask, other.close
 
     def space(self) -> int:
         """Of the table with its indexes; the write-ahead log comes on top and is bounded."""
-        found = self._run(
+        row = self._run(
             "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits "
             "WHERE inhparent = 'rows'::regclass"
         ).fetchone()
-        return int(found[0])
+        return int(row[0])
 
     def close(self) -> None:
         """Stop the server."""

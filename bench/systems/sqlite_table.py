@@ -55,9 +55,9 @@ class SqliteTable(System):
         """Python rows by the index."""
         return self.connection.execute("SELECT * FROM rows WHERE key = ?", (key,)).fetchall()
 
-    def as_arrow(self, found: Any) -> pa.Table:
+    def as_arrow(self, answer: Any) -> pa.Table:
         """Columns of the workload's schema."""
-        return rows_to_arrow(found, self.workload.schema)
+        return rows_to_arrow(answer, self.workload.schema)
 
     def scan(self) -> Scanned:
         """An aggregate over the payload."""

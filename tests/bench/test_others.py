@@ -19,11 +19,11 @@ def _no_plots(monkeypatch):
 
 
 def test_every_layout_of_the_thesis_is_there():
-    known = index.layouts()
-    assert {f"{kind}-{way}{n}" for kind in "RN" for way in ("ins", "exp") for n in (1, 2, 4, 9, 16, 25)} <= set(known)
+    layouts = index.layouts()
+    assert {f"{kind}-{way}{n}" for kind in "RN" for way in ("ins", "exp") for n in (1, 2, 4, 9, 16, 25)} <= set(layouts)
     grids = ("2x2", "3x3", "4x4", "5x5", "2x8", "8x2")
-    assert {f"{kind}-{way}{grid}" for kind in "RNA" for way in ("chr", "rr") for grid in grids} <= set(known)
-    for layout in known.values():
+    assert {f"{kind}-{way}{grid}" for kind in "RNA" for way in ("chr", "rr") for grid in grids} <= set(layouts)
+    for layout in layouts.values():
         slots = index.slots_for(layout)
         assert slots >= 36
         assert all(slots % side == 0 for side in layout.grid)

@@ -90,8 +90,8 @@ def test_the_progress_of_a_query_has_accepted_rejected_and_late_rows(spark, wh, 
         query.awaitTermination()
         messages += [entry for entry in windrow.spark.progress(query) if entry["numInputRows"]]
     assert [(entry["batchId"], entry["numInputRows"]) for entry in messages] == [(0, 3), (1, 7)]
-    own = [json.loads(entry.json) for entry in query.recentProgress]
-    assert all(not entry.get("observedMetrics") and "metrics" not in entry["sink"] for entry in own), (
+    progress = [json.loads(entry.json) for entry in query.recentProgress]
+    assert all(not entry.get("observedMetrics") and "metrics" not in entry["sink"] for entry in progress), (
         "no place in Spark's"
     )
     for entry, batch in zip(messages, batches, strict=True):

@@ -65,8 +65,8 @@ class World:
 
     def results(self, name: str, end: int) -> list[tuple[Any, ...]]:
         """The rows of the run whose window ends at a minute, without the columns of the run."""
-        found = self.wh.sql(f"SELECT * FROM {name} WHERE _window_end = $1", [at(end)]).fetchall()
-        return sorted(row[6:] for row in found)
+        rows = self.wh.sql(f"SELECT * FROM {name} WHERE _window_end = $1", [at(end)]).fetchall()
+        return sorted(row[6:] for row in rows)
 
 
 @pytest.fixture

@@ -89,8 +89,8 @@ def test_hadoops_file_system_and_workers_read_s3(tmp_path) -> None:
     """Soak, because Maven gives 700 MB for it."""
     import pyspark
 
-    found = [path.name for path in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
-    hadoop = found[0].removeprefix("hadoop-client-api-").removesuffix(".jar")
+    jar_names = [path.name for path in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
+    hadoop = jar_names[0].removeprefix("hadoop-client-api-").removesuffix(".jar")
     jars = kafka_broker.fetch(f"hadoop-aws-{hadoop}", [each.format(hadoop=hadoop) for each in HADOOP_AWS], alone=False)
     if isinstance(jars, str):
         pytest.skip(jars)

@@ -128,12 +128,12 @@ class Recording:
                     names[path].versions.append((number, version))
         self.calls = number
 
-    def make_disk(self, at: int, path: Path, chance: random.Random) -> None:
+    def make_disk(self, call: int, path: Path, chance: random.Random) -> None:
         """The folder as it may be after a power cut right after call `at`."""
         names = dict(self.files)
         folders = {str(each.relative_to(self.base)) for each in self.base.rglob("*") if each.is_dir()}
-        for change in (change for change in self.changes if change.at <= at):
-            durable = any(change.at < when <= at and folder == change.folder for when, folder in self.synced)
+        for change in (change for change in self.changes if change.at <= call):
+            durable = any(change.at < when <= call and folder == change.folder for when, folder in self.synced)
             if not durable and chance.random() < 0.5:
                 continue
             if change.kind == "mkdir":
@@ -149,7 +149,7 @@ class Recording:
                 (path / folder).mkdir(parents=True, exist_ok=True)
         for name, file in names.items():
             if (path / name).parent.is_dir():
-                (path / name).write_bytes(file.content(at, chance))
+                (path / name).write_bytes(file.content(call, chance))
 
 
 @dataclass
@@ -177,15 +177,15 @@ def stage() -> Iterator[Stage]:
         yield Stage(server, third, folder)
 
 
-def cut_power(stage: Stage, name: str, at: int, seed: str, recording: Recording | None = None) -> list[str]:
+def cut_power(stage: Stage, name: str, call: int, seed: str, recording: Recording | None = None) -> list[str]:
     """What is wrong after a power cut."""
     recording, path = recording or stage.recording(name), stage.folder / name / "at"
     shutil.rmtree(path)
     path.mkdir()
-    recording.make_disk(at, path, random.Random(seed))
-    outcome = stage.third.call("succeed", name, str(path), at >= recording.acknowledged)
+    recording.make_disk(call, path, random.Random(seed))
+    outcome = stage.third.call("succeed", name, str(path), call >= recording.acknowledged)
     wrong = outcome.value if isinstance(outcome.value, list) else [str(outcome.value).strip()]
-    return [f"{name}, power cut after call {at} of {recording.calls} (seed {seed}): {line}" for line in wrong]
+    return [f"{name}, power cut after call {call} of {recording.calls} (seed {seed}): {line}" for line in wrong]
 
 
 @pytest.mark.parametrize("name", ["append", "slide-rebuild", "table", "delivery-files"])

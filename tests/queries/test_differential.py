@@ -17,8 +17,8 @@ POINTED = ("i", "small", "u", "s", "big", "kind", "Mixed Case")
 """Key columns whose constants are compared as they are."""
 
 
-def check(given: object, expected: object, question: StatementPair, told: str) -> None:
-    about = f"{told}\nours:  {question.ours}\nplain: {question.plain}\nparameters: {question.parameters}"
+def check(given: object, expected: object, question: StatementPair, label: str) -> None:
+    about = f"{label}\nours:  {question.ours}\nplain: {question.plain}\nparameters: {question.parameters}"
     if isinstance(expected, str) or isinstance(given, str):
         assert isinstance(expected, str) and isinstance(given, str), f"{about}\nplain: {expected}\nours: {given}"
         return

@@ -296,20 +296,22 @@ def test_a_warehouse_can_be_moved_as_a_whole(filled: Path, tmp_path: Path) -> No
 
 
 @contextlib.contextmanager
-def read_only_copy(source: Path, at: Path) -> Iterator[Path | None]:
+def read_only_copy(source: Path, target: Path) -> Iterator[Path | None]:
     """The folder under a read-only mount, where mounting is permitted."""
-    at.mkdir()
-    done = subprocess.run(["mount", "--bind", str(source), str(at)], check=False, capture_output=True).returncode == 0
+    target.mkdir()
+    done = (
+        subprocess.run(["mount", "--bind", str(source), str(target)], check=False, capture_output=True).returncode == 0
+    )
     done = (
         done
-        and subprocess.run(["mount", "-o", "remount,bind,ro", str(at)], check=False, capture_output=True).returncode
+        and subprocess.run(["mount", "-o", "remount,bind,ro", str(target)], check=False, capture_output=True).returncode
         == 0
     )
     try:
-        yield at if done else None
+        yield target if done else None
     finally:
         if done:
-            subprocess.run(["umount", "-l", str(at)], check=True)
+            subprocess.run(["umount", "-l", str(target)], check=True)
 
 
 def test_a_read_only_folder_can_be_read_and_says_no_to_changes(filled: Path, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ class World:
         if self.life == 24:  # else what expired counts by the lifetime that holds now
             assert self.wh.sql("SELECT k, v FROM s [INCLUDING EXPIRED] ORDER BY ALL").fetchall() == kept
             key = self.chance.choice(kept)[0]
-            found = self.wh.sql("SELECT v FROM s [INCLUDING EXPIRED] WHERE k = ? ORDER BY v", [key]).fetchall()
-            assert found == [(v,) for k, v in kept if k == key]
+            rows = self.wh.sql("SELECT v FROM s [INCLUDING EXPIRED] WHERE k = ? ORDER BY v", [key]).fetchall()
+            assert rows == [(v,) for k, v in kept if k == key]
         for commit, then, live in self.shown:
             if then >= reach:
                 asked = self.wh.sql(f"SELECT v FROM s [AS OF COMMIT {commit}] ORDER BY v").fetchall()

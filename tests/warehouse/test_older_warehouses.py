@@ -42,16 +42,16 @@ _QUERY_COLUMNS = 16
 """Of what is asked of `windrow.runs` and others; those that were added since stand behind."""
 
 
-def assert_said(found: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_said(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     """Part by part, so that a failure shows the statement and its rows."""
-    assert set(found) == set(expected)
+    assert set(actual) == set(expected)
     for name, said in expected.items():
         if isinstance(said, dict):
             for each in said:
-                assert _without_numbers(each, found[name].get(each)) == _without_numbers(each, said[each]), each
-            assert found[name].keys() == said.keys()
+                assert _without_numbers(each, actual[name].get(each)) == _without_numbers(each, said[each]), each
+            assert actual[name].keys() == said.keys()
         else:
-            assert _without_wording(found[name]) == _without_wording(said), name
+            assert _without_wording(actual[name]) == _without_wording(said), name
 
 
 def _without_wording(said: Any) -> Any:

@@ -55,8 +55,8 @@ def slide(wh, *slots):
     return report
 
 
-def numbers(found):
-    return sorted(found.column("n").to_pylist())
+def numbers(rows):
+    return sorted(rows.column("n").to_pylist())
 
 
 def live(last, keep=lambda n: True):

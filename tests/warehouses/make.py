@@ -390,9 +390,9 @@ def rows(table: pa.Table) -> list[Any]:
     return sorted(actual, key=repr)
 
 
-def digest(found: list[Any]) -> str:
+def digest(rows: list[Any]) -> str:
     """Of rows that the JSON has already, by SQL."""
-    return f"{len(found)} rows {hashlib.sha256(repr(found).encode()).hexdigest()[:16]}"
+    return f"{len(rows)} rows {hashlib.sha256(repr(rows).encode()).hexdigest()[:16]}"
 
 
 def answers(wh: windrow.Warehouse) -> dict[str, Any]:

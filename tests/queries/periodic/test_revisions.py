@@ -50,10 +50,10 @@ class LateHistory:
         self.wh.append("a", pa.Table.from_pylist([{"ts": ts, "k": k} for ts, k in new], SCHEMA))
         self.wh.slide("a", to=START + MINUTE * minute)
 
-    def window(self, minute: int, known: int) -> list[int]:
+    def window(self, minute: int, asked_at: int) -> list[int]:
         """The values of a window, as far as rows had come up to a slide."""
         end = START + MINUTE * minute
-        return [k for slide, ts, k in self.rows if slide <= known and end - 3 * MINUTE < ts <= end]
+        return [k for slide, ts, k in self.rows if slide <= asked_at and end - 3 * MINUTE < ts <= end]
 
 
 @pytest.fixture

@@ -71,10 +71,10 @@ def test_hybrid_aligns_the_second_sub_group_with_the_first() -> None:
 def test_aligning_many_sub_groups_never_costs_more_than_leaving_them() -> None:
     chance = random.Random(3)
     parts = [SubGroup(chance.randint(1, 40), (chance.randint(20, 100),)) for _ in range(12)]
-    own = tuple(part.period for part in parts)
+    periods = tuple(part.period for part in parts)
     actual = align_periods("basic", parts)
-    assert actual.cost <= schedule_cost("basic", parts, own)
-    assert all(aligned <= period for aligned, period in zip(actual.periods, own, strict=True))
+    assert actual.cost <= schedule_cost("basic", parts, periods)
+    assert all(aligned <= period for aligned, period in zip(actual.periods, periods, strict=True))
 
 
 def test_other_kinds_put_each_window_together_by_itself() -> None:

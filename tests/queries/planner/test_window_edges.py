@@ -18,9 +18,9 @@ TZ = pa.timestamp("us", "UTC")
 NANOS = pa.timestamp("ns")
 
 
-def opened(path: Path, at: pa.DataType, cache_bytes: int | None) -> windrow.Warehouse:
+def opened(path: Path, kind: pa.DataType, cache_bytes: int | None) -> windrow.Warehouse:
     wh = windrow.open(path, clock=lambda: BASE + 1000 * DELTA, cache_bytes=cache_bytes)
-    columns = [("ts", at), ("exp", at), ("k", pa.int64()), ("text", pa.string()), ("raw", pa.large_binary())]
+    columns = [("ts", kind), ("exp", kind), ("k", pa.int64()), ("text", pa.string()), ("raw", pa.large_binary())]
     wh.create_stream(
         S, pa.schema(columns), time="ts", expires="exp", key="k", slide=SLOT, max_lifetime=4 * SLOT,
         index=windrow.Index("round-robin", 2, 2),

@@ -68,8 +68,8 @@ def plain(sql: str, live: list[dict[str, Any]]) -> Counter[str]:
         return told(connection.execute(sql).fetchall())
 
 
-def told(found: list[tuple[Any, ...]]) -> Counter[str]:
-    return Counter(repr(row).replace("-0.0", "0.0").replace("-nan", "nan") for row in found)
+def told(rows: list[tuple[Any, ...]]) -> Counter[str]:
+    return Counter(repr(row).replace("-0.0", "0.0").replace("-nan", "nan") for row in rows)
 
 
 ALONE = "SELECT n, total FROM (SELECT {} AS g, count(*) AS n, sum(i) AS total FROM s @ GROUP BY g)"

@@ -38,11 +38,11 @@ class Plain:
             for node in self.nodes
             if node.level == 0 and node.right > (slide if self.slide is None else self.slide)
         ]
-        known = self.nodes
+        earlier = self.nodes
         if self.kind == INTERVAL:  # a slide sees no other nodes than those that it says it reads
             self.read = interval_nodes_read(self.slots, self.slide, came, ahead)
-            known = {node: value for node, value in self.nodes.items() if node in self.read}
-        work = NodeOperations(known.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
+            earlier = {node: value for node, value in self.nodes.items() if node in self.read}
+        work = NodeOperations(earlier.get, lambda parts: sum(parts, Counter()), lambda a, b: (a - b) or None)
         changed = advance_nodes(self.kind, self.slots, self.slide, slide, came, work, ahead=ahead, rebase=rebase)
         self.nodes |= {node: value for node, value in changed.items() if value is not None}
         for node in [n for n in self.nodes if reaches_behind(n, slide - self.slots) or changed.get(n, True) is None]:

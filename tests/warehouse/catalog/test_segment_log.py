@@ -105,8 +105,8 @@ def test_a_commit_that_moved_a_stream_twice_is_followed_once(path: Path) -> None
     records = {catalog_key(1, one.id): one for one in stored}
 
     class Records:
-        def get(self, _: str, at: bytes) -> Any:
-            return records[at]
+        def get(self, _: str, key: bytes) -> Any:
+            return records[key]
 
     first, *rest = stored
     changes = (

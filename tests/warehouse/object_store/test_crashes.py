@@ -122,8 +122,8 @@ def run_faults(s3: FaultyS3, path: Path, seed: int, minutes: int) -> None:
                         if chance.random() < 0.3:
                             wh.gc()
                         key = chance.randrange(60)
-                        found = wh.probe("packets", key=key)
-                        assert sorted_rows(found) == [row for row in truth(minute) if row["src"] == key]
+                        rows = wh.probe("packets", key=key)
+                        assert sorted_rows(rows) == [row for row in truth(minute) if row["src"] == key]
                         break
                     except windrow.WindrowError as error:
                         assert "\n" not in str(error)  # noqa: PT017 - which request fails is chance

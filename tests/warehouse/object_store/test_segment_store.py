@@ -56,7 +56,7 @@ def test_a_commit_names_only_files_that_are_in_the_store(s3: FaultyS3, tmp_path:
 
 @pytest.mark.parametrize("kind", ["503", "lost", "unanswered", "cut"])
 def test_a_fault_of_any_request_ends_in_all_or_nothing(kind: str, s3: FaultyS3, tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with make_stored_packets(tmp_path / "w", s3.uri(f"each-{kind}")) as wh:
         for number in range(3):
             minute = MINUTES + 1 + number
@@ -65,7 +65,7 @@ def test_a_fault_of_any_request_ends_in_all_or_nothing(kind: str, s3: FaultyS3, 
                 try:
                     append_and_slide(wh, minute)
                 except windrow.StorageError as error:
-                    told.append(str(error))
+                    messages.append(str(error))
             append_and_slide(wh, minute)
             assert wh.sql("SELECT count(*) FROM packets").fetchall()[0][0] == before + make_minute(minute).num_rows
         forget_files(tmp_path / "w")
@@ -74,10 +74,10 @@ def test_a_fault_of_any_request_ends_in_all_or_nothing(kind: str, s3: FaultyS3, 
                 try:
                     wh.sql("SELECT count(*), sum(len) FROM packets").fetchall()
                 except windrow.WindrowError as error:
-                    told.append(str(error))
+                    messages.append(str(error))
         wh.scan("packets").read_all()
-    assert told
-    assert not any("\n" in sentence for sentence in told)
+    assert messages
+    assert not any("\n" in sentence for sentence in messages)
 
 
 def test_a_damaged_cache_file_is_fetched_again(s3: FaultyS3, tmp_path: Path) -> None:
