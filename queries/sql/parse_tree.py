@@ -112,6 +112,17 @@ def _decode(text: str) -> Any:
             sys.setrecursionlimit(usual)
 
 
+def split_conjuncts(node: Node | None) -> Iterator[Node]:
+    """The terms that AND holds together in a condition; the whole of one that is not an AND."""
+    if node is None:
+        return
+    if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
+        for child in node["children"]:
+            yield from split_conjuncts(child)
+    else:
+        yield node
+
+
 def walk(tree: Node) -> Iterator[Visit]:
     """Every object of a tree, outer before inner, with the CTE names in its scope; a constant has no inner ones."""
     pending: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]

@@ -122,7 +122,7 @@ class _Analysis:
         ):
             raise NotPartitionedError
         source = self._read_from(select["from_table"], watched=nested)
-        for condition in _split_conjuncts(select["where_clause"]):
+        for condition in parse_tree.split_conjuncts(select["where_clause"]):
             if _has_subquery(condition):
                 if nested:
                     raise NotPartitionedError
@@ -142,7 +142,7 @@ class _Analysis:
             raise NotPartitionedError
         left = self._read_from(node["left"], watched=watched or kind in ("RIGHT", "OUTER", "FULL"))
         right = self._read_from(node["right"], watched=watched or kind in ("LEFT", "OUTER", "FULL", "SEMI", "ANTI"))
-        for condition in _split_conjuncts(node["condition"]):
+        for condition in parse_tree.split_conjuncts(node["condition"]):
             self._link(condition, left.visible, right.visible)
         for column in node["using_columns"]:
             self._link_columns(_find_one(column, left.visible), _find_one(column, right.visible))
@@ -168,7 +168,7 @@ class _Analysis:
         inner = self._read_select(select, nested=True)
         if inner.visible != inner.every:
             raise NotPartitionedError
-        for term in _split_conjuncts(select["where_clause"]):
+        for term in parse_tree.split_conjuncts(select["where_clause"]):
             self._link(term, inner.visible, outer.visible, inner_first=True)
         if kind == "ANY":
             # NOT IN depends on every row of the subquery: one null in it, and no row fulfils it.
@@ -421,16 +421,6 @@ def _longest(one: int | None, other: int | None) -> int | None:
 
 def _has_subquery(node: Any) -> bool:
     return node is not None and any(visit.node.get("class") == "SUBQUERY" for visit in parse_tree.walk(node))
-
-
-def _split_conjuncts(node: Node | None) -> Iterator[Node]:
-    if node is None:
-        return
-    if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
-        for child in node["children"]:
-            yield from _split_conjuncts(child)
-    else:
-        yield node
 
 
 def _resolve(node: Node, parts: Sequence[PlanPart]) -> _Column | None:

@@ -474,7 +474,7 @@ def _find_branches(name: str, selects: Sequence[Node], parts: Sequence[PlanPart]
 def _find_links(select: Node, parts: Sequence[PlanPart]) -> Iterator[JoinLink]:
     """Equalities of columns that every result fulfils."""
     for condition in (*_inner_conditions(select["from_table"]), select["where_clause"]):
-        for term in _split_conjuncts(condition):
+        for term in parse_tree.split_conjuncts(condition):
             if term.get("class") == "COMPARISON" and term["type"] == "COMPARE_EQUAL":
                 left, right = _resolve_column(term["left"], parts), _resolve_column(term["right"], parts)
                 if left and right and left[0].number != right[0].number:
@@ -531,8 +531,8 @@ def _map_result_columns(select: Node, branch: PlanBranch) -> tuple[tuple[str, in
     if not joins or not plain or len(streams) != len(branch.parts):
         return ()
     shared = [column for join in joins for column in join["using_columns"]]
-    conditions = [*shared, *(term for join in joins for term in _split_conjuncts(join["condition"]))]
-    conditions += _split_conjuncts(select["where_clause"])
+    conditions = [*shared, *(term for join in joins for term in parse_tree.split_conjuncts(join["condition"]))]
+    conditions += parse_tree.split_conjuncts(select["where_clause"])
     has_other_clauses = any(
         select.get(term) for term in ("group_expressions", "group_sets", "having", "qualify", "sample", "modifiers")
     )
@@ -565,16 +565,6 @@ def _merged_column(node: Node, parts: Sequence[PlanPart], shared: Sequence[str])
     if node.get("class") != "COLUMN_REF" or len(names) != 1 or names[0] not in {name.lower() for name in shared}:
         return None
     return next((part, column) for part in parts for column in part.columns if column.lower() == names[0])
-
-
-def _split_conjuncts(node: Node | None) -> Iterator[Node]:
-    if node is None:
-        return
-    if node.get("class") == "CONJUNCTION" and node["type"] == "CONJUNCTION_AND":
-        for child in node["children"]:
-            yield from _split_conjuncts(child)
-    else:
-        yield node
 
 
 def _resolve_column(node: Node, parts: Sequence[PlanPart]) -> tuple[PlanPart, str] | None:
