@@ -112,7 +112,7 @@ class KeySourceFinder:
     # -- WHERE stream.key IN (SELECT column FROM table WHERE …)
 
     def _by_subquery(self, select: Node, leaves: list[_FromRelation]) -> "Iterator[_Match]":
-        for condition in _conjuncts(select.get("where_clause")):
+        for condition in parse_tree.split_conjuncts(select.get("where_clause")):
             if condition.get("class") != "SUBQUERY" or condition["subquery_type"] != "ANY":
                 continue
             column = self._resolve(condition.get("child"), leaves)
@@ -124,7 +124,7 @@ class KeySourceFinder:
             if key is None or len(tables) != 1 or tables[0].relation.lower() not in self._tables:
                 continue
             table_column = self._resolve(inner["select_list"][0], tables)
-            conditions = list(_conjuncts(inner.get("where_clause")))
+            conditions = list(parse_tree.split_conjuncts(inner.get("where_clause")))
             if table_column is not None:
                 filters = [term for term in conditions if self._is_filter(term, tables[0], tables)]
                 yield column.leaf, key, table_column, filters
@@ -135,9 +135,9 @@ class KeySourceFinder:
         joins = list(_joins(select["from_table"]))
         if not joins or not all(_is_inner(join) for join in joins):
             return
-        conditions = list(_conjuncts(select.get("where_clause")))
+        conditions = list(parse_tree.split_conjuncts(select.get("where_clause")))
         for join in joins:
-            conditions += _conjuncts(join.get("condition"))
+            conditions += parse_tree.split_conjuncts(join.get("condition"))
         equal = [pair for condition in conditions for pair in self._equated(condition, leaves)]
         equal += [pair for join in joins for pair in self._used(join)]
         for one, other in equal:
@@ -285,16 +285,6 @@ def _without_locations(node: Any) -> Any:
         left_out = {"query_location", "query_location_length", "identifier"}
         return {name: _without_locations(value) for name, value in node.items() if name not in left_out}
     return node
-
-
-def _conjuncts(node: Node | None) -> Iterator[Node]:
-    if node is None:
-        return
-    if node.get("type") == "CONJUNCTION_AND":
-        for child in node["children"]:
-            yield from _conjuncts(child)
-    else:
-        yield node
 
 
 def _joins(node: Node) -> Iterator[Node]:
