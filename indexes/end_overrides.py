@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
-from windrow.indexes.row_model import Int64s, RowModel
+from windrow.indexes.row_model import NEVER, Int64s, RowModel
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
 
 _MOST_OVERRIDDEN = 10
@@ -47,6 +48,15 @@ def find_ended_rows(segment: Segment, now: int | None = None) -> Int64s:
     return rows if now is None else rows[ends <= now]
 
 
+def find_ended_between(segment: Segment, after: int, upto: int) -> Int64s:
+    """The rows, as the file counts them, that overrides have ended later than `after`, and by `upto`."""
+    if not segment.ended:
+        return _NONE.rows
+    ends, rows, positions = _open(segment.ended)
+    between = (ends > after) & (ends <= upto)
+    return rows[between[positions]].astype(np.int64) + segment.start if between.any() else _NONE.rows
+
+
 def find_live_ranges(segment: Segment, now: int | None = None) -> tuple[Int64s, Int64s]:
     """First rows and one past the last rows of the ranges between rows that overrides have ended by `now`."""
     ended = find_ended_rows(segment, now)
@@ -61,6 +71,15 @@ def list_live_ranges(segment: Segment, now: int, start: int = 0, stop: int | Non
     starts, stops = find_live_ranges(segment, now)
     starts, stops = np.maximum(starts, start), stops if stop is None else np.minimum(stops, stop)
     return [(low, high) for low, high in zip(starts.tolist(), stops.tolist(), strict=True) if low < high]
+
+
+def find_ends(segment: Segment, rows: Int64s) -> Int64s:
+    """When overrides end some rows of a segment, as its file counts them; `NEVER` for those without one."""
+    ends, numbers, positions = _open(segment.ended)
+    wanted = (rows - segment.start).astype("<u4")
+    nearest = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+    found: Int64s = np.where(numbers[nearest] == wanted, ends[positions[nearest]], NEVER)
+    return found
 
 
 def override_ends(segment: Segment, rows: Int64s, old_ends: Int64s, new_ends: Int64s, model: RowModel) -> Segment:
@@ -125,8 +144,13 @@ def _pack(rows: Int64s, ends: Int64s) -> bytes:
 
 @lru_cache(maxsize=_CACHED_SEGMENTS)
 def _unpack(packed: bytes) -> RowEnds:
+    ends, rows, positions = _open(packed)
+    return RowEnds(rows.astype(np.int64), ends[positions].astype(np.int64))
+
+
+def _open(packed: bytes) -> tuple[Int64s, npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """The ends, the rows, and which end each has, without copying."""
     count = int(np.frombuffer(packed, "<i8", 1)[0])
-    distinct = np.frombuffer(packed, "<i8", count, 8)
-    numbers = np.frombuffer(packed, "<u4", -1, 8 * (count + 1)).astype(np.int64)
+    numbers = np.frombuffer(packed, "<u4", -1, 8 * (count + 1))
     half = len(numbers) // 2
-    return RowEnds(numbers[:half], distinct[numbers[half:]].astype(np.int64))
+    return np.frombuffer(packed, "<i8", count, 8), numbers[:half], numbers[half:]

@@ -62,8 +62,8 @@ class CountWindowUpdate(KeyedUpdate):
         """The rows of the window, each with its beginning and end."""
         part, schema = self.part, self.update.inputs[self.part.name].definition.schema
         hidden = self.plan.time_columns(part)
-        table = rows.rows.select(schema.names)
-        for name, values in zip(hidden, (rows.begins, rows.ends), strict=True):
+        table = rows.table(schema.names)
+        for name, values in zip(hidden, (rows.begins, rows.last_ends), strict=True):
             table = table.append_column(name, to_arrow(values))
         table = table.append_column(SEQ, to_arrow(rows.sequence))
         relation = f"{part.relation} rows"

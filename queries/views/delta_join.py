@@ -18,12 +18,20 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.row_model import NEVER, SEQ, Int64s, to_microseconds
 from windrow.indexes.segments import SEQ_BITS, Segment
-from windrow.native import hash_match as native_matches
 from windrow.native.hash_match import Matcher
 from windrow.queries.sql.window_spec import AllRows, RangeWindow
 from windrow.queries.views import join_order
 from windrow.queries.views.delta_sql import BATCH_ROWS, UpdateInputs, translating_errors
 from windrow.queries.views.inputs import ALL, KNOWN, NEW, find_row_filter, may_matter
+from windrow.queries.views.part_rows import (
+    MAX_BATCH_BYTES,
+    MAX_HELD_ROWS,
+    PartRows,
+    batch_segments,
+    compact_column,
+    open_segments,
+    take_values,
+)
 from windrow.queries.views.partner_filter import (
     MAX_LOOKUP_KEYS,
     encode_partner_ranges,
@@ -128,58 +136,6 @@ def _columns_of(number: int, places: set[ColumnPlace]) -> tuple[str, ...]:
     return tuple(sorted(column for owner, column in places if owner == number))
 
 
-_ROW = (1 << 32) - 1
-"""The bits of a position that are the row inside its chunk."""
-
-
-class PartRows:
-    """Some rows of a part, in chunks.
-
-    Args:
-        lengths: Of the chunks.
-        read: Gives a column, an array for each chunk.
-    """
-
-    def __init__(self, lengths: Sequence[int], read: Callable[[str], Sequence[pa.Array]]) -> None:
-        self.stop = len(lengths) << 32
-        """The position behind the last row: the chunk in the high 32 bits, the row in the low ones."""
-        self._lengths = lengths
-        self._read = read
-        self._columns: dict[str, Sequence[pa.Array]] = {}
-
-    @classmethod
-    def from_batches(cls, batches: Sequence[pa.RecordBatch]) -> "PartRows":
-        """Rows that were read with all their columns."""
-        return cls([batch.num_rows for batch in batches], lambda name: [batch.column(name) for batch in batches])
-
-    @property
-    def positions(self) -> Int64s:
-        """The positions of all rows."""
-        positions = [np.arange(length, dtype=np.int64) + (chunk << 32) for chunk, length in enumerate(self._lengths)]
-        return np.concatenate(positions) if positions else np.empty(0, np.int64)
-
-    def column(self, name: str) -> Sequence[pa.Array]:
-        """A column, an array for each chunk."""
-        if name not in self._columns:
-            self._columns[name] = self._read(name)
-        return self._columns[name]
-
-    def take(self, name: str, places: Int64s) -> pa.Array:
-        """The values of a column at some positions."""
-        return take_values(self.column(name), places)
-
-
-def take_values(chunks: Sequence[pa.Array], positions: Int64s) -> pa.Array:
-    """The values of a column in chunks at some positions, without a dictionary."""
-    if not any(isinstance(chunk, pa.ChunkedArray) for chunk in chunks) and native_matches.can_gather(chunks[0].type):
-        return native_matches.gather(chunks, positions)
-    starts = np.cumsum([0, *map(len, chunks)])
-    flat = [piece for chunk in chunks for piece in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
-    taken = pa.chunked_array(flat).take(pa.array(starts[positions >> 32] + (positions & _ROW)))
-    whole = taken.chunk(0) if taken.num_chunks == 1 else taken.combine_chunks()
-    return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
-
-
 @dataclass(frozen=True)
 class RowCombinations:
     """Combinations of rows of some parts, which may become results when the other parts join.
@@ -228,10 +184,6 @@ class RowCombinations:
 
 
 _BEGINS, _ENDS = "begins", "ends"
-_MAX_HELD_ROWS = 1 << 20
-"""Rows of a stream that are joined together: the columns of more might not fit into memory. Both are not measured."""
-_MAX_BATCH_BYTES = 64 << 20
-"""Combinations of so many bytes go on to the next stream before others are searched."""
 _RowFilter = tuple[bool, bool, int, bool]
 """Whether rows must be checked by arrival and by time, what is added to their sequence, and whether some are ahead."""
 
@@ -416,7 +368,7 @@ class NativeJoin:
     def _read_new_rows(self, seed: PlanPart, columns: Sequence[str]) -> Iterator[RowCombinations]:
         """New rows of a stream, with which a chain begins."""
         for row_filter, segments in self._find_segments(seed.number, NEW).items():
-            for batch in _batch_segments(segments):
+            for batch in batch_segments(segments):
                 schema = self._schema(seed, batch, columns, row_filter)
                 part_rows = PartRows.from_batches(list(self._read(seed, schema, batch)))
                 positions = part_rows.positions
@@ -448,6 +400,7 @@ class NativeJoin:
         self, part: PlanPart, which: str, combinations: RowCombinations, step: ChainStep, matcher: Matcher
     ) -> Iterator[tuple[_RowFilter, PartRows]]:
         """The rows of a stream that may have a partner, some segments at a time."""
+        assert part.definition is not None
         groups = self._find_segments(part.number, which)
         prune = self._choose_ranges(
             part, combinations, step, matcher, [segment for batch in groups.values() for segment in batch]
@@ -456,22 +409,11 @@ class NativeJoin:
         for row_filter, segments in groups.items():
             chosen = prune(segments) if prune is not None else None
             if chosen is None:
-                for batch in _batch_segments(segments):
-                    yield row_filter, self._open_segments(part, batch)
+                for batch in batch_segments(segments):
+                    yield row_filter, open_segments(self.store.columns, part.definition, batch)
             elif chosen[0]:
                 schema = self._schema(part, chosen[0], names, row_filter)
                 yield row_filter, PartRows.from_batches(list(self._read(part, schema, *chosen)))
-
-    def _open_segments(self, part: PlanPart, segments: Sequence[Segment]) -> PartRows:
-        """All rows of segments; only the columns that are asked for are decoded."""
-        assert part.definition is not None
-        cache, full = self.store.columns, part.definition.stored_schema
-        repeating = cache.find_repeating(segments, full)
-        lengths = [segment.rows for segment in segments]
-        return PartRows(
-            lengths,
-            lambda name: cache.read_column(segments, _compact_column(full.field(name), name in repeating), full),
-        )
 
     def _choose_ranges(
         self,
@@ -486,7 +428,7 @@ class NativeJoin:
         assert definition is not None
         bound = {own_column: place for place, own_column in step.keys}
         columns = list(itertools.takewhile(bound.__contains__, definition.key))
-        if not columns or matcher.distinct > min(max_lookup_keys(segments), MAX_LOOKUP_KEYS):
+        if not columns or matcher.distinct > min(max_lookup_keys(segments, by_kernel=True), MAX_LOOKUP_KEYS):
             return None
         rows = pa.table([combinations.columns[bound[column]] for column in columns], columns)
         values = rows.group_by(columns, use_threads=False).aggregate([]).drop_null()
@@ -501,7 +443,7 @@ class NativeJoin:
         full, model = part.definition.stored_schema, part.definition.model
         names = {*columns, model.time, model.expires, SEQ if row_filter[0] else None}
         repeating = self.store.columns.find_repeating(segments, full)
-        return pa.schema([_compact_column(field, field.name in repeating) for field in full if field.name in names])
+        return pa.schema([compact_column(field, field.name in repeating) for field in full if field.name in names])
 
     def _read(
         self, part: PlanPart, schema: pa.Schema, segments: Sequence[Segment], ranges: SegmentRanges | None = None
@@ -510,35 +452,17 @@ class NativeJoin:
         return self.store.columns.read_batches(segments, schema, part.definition.stored_schema, ranges)
 
 
-def _compact_column(field: pa.Field, repeats: bool) -> pa.Field:
-    """A column as it is held: text that repeats as a dictionary."""
-    return field.with_type(pa.dictionary(pa.int32(), field.type)) if repeats else field
-
-
 def _join_combinations(several: Iterable[RowCombinations]) -> Iterator[RowCombinations]:
     """The same combinations, as many together as memory allows."""
     waiting, rows, size = list[RowCombinations](), 0, 0
     for combination in several:
         waiting.append(combination)
         rows, size = rows + combination.rows, size + combination.nbytes
-        if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
+        if rows >= MAX_HELD_ROWS or size >= MAX_BATCH_BYTES:
             yield RowCombinations.concat(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
         yield RowCombinations.concat(waiting)
-
-
-def _batch_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Segments in batches that are read together."""
-    batch, rows, size = list[Segment](), 0, 0
-    for segment in segments:
-        batch.append(segment)
-        rows, size = rows + segment.rows, size + segment.bytes
-        if rows >= _MAX_HELD_ROWS or size >= _MAX_BATCH_BYTES:
-            yield batch
-            batch, rows, size = [], 0, 0
-    if batch:
-        yield batch
 
 
 def _gather_in_pieces(gather: Callable[[slice], RowCombinations], start: int, stop: int) -> Iterator[RowCombinations]:

@@ -98,12 +98,12 @@ class GroupUpdate(KeyedUpdate):
     def offer_rows(self, rows: PlacedRows) -> None:
         """Partial aggregates, each with its end."""
         _, ends = self.plan.time_columns(self.part)
-        table = rows.rows.select(self.part.columns).append_column(ends, to_arrow(rows.ends))
+        table = rows.table(self.part.columns).append_column(ends, to_arrow(rows.last_ends))
         self.pooled.offer_table(self.part.relation, table)
 
-    def _find_changed_keys(self, before: int) -> tuple[bool, KeySet | None]:
+    def _find_changed_keys(self) -> tuple[bool, KeySet | None]:
         """Without groups there is one row, also when there is nothing to add up."""
-        return super()._find_changed_keys(before) if self.keys.source else (True, None)
+        return super()._find_changed_keys() if self.keys.source else (True, None)
 
 
 def plan_groups(

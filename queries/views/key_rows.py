@@ -1,8 +1,13 @@
-"""The rows of some keys, out of the decoded columns of a stream's segments, with the places where they lie."""
+"""The rows of some keys, out of the decoded columns of a stream's segments, with the places where they lie.
+
+Keys are looked up in all rows at once, by a kernel where they are whole numbers; few keys by the directories. Other
+columns are gathered for the rows that were found, when they are asked for.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -10,23 +15,30 @@ import pyarrow.compute as pc
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.column_cache import SegmentRanges, list_rows
-from windrow.indexes.end_overrides import read_ends
-from windrow.indexes.row_model import SEQ, Bools, Int64s
+from windrow.indexes.column_cache import ColumnCache, SegmentRanges, list_rows
+from windrow.indexes.end_overrides import find_ends
+from windrow.indexes.row_model import NEVER, SEQ, Bools, Int64s
 from windrow.indexes.segments import Segment
 from windrow.native import key_encoding as native_keys
+from windrow.native.hash_match import Matcher
+from windrow.queries.views.part_rows import (
+    ROW_BITS,
+    ROW_MASK,
+    PartRows,
+    batch_segments,
+    compact_column,
+    list_positions,
+    open_segments,
+    take_values,
+)
 from windrow.queries.views.partner_filter import (
     MAX_LOOKUP_KEYS,
-    Mask,
     encode_partner_ranges,
-    make_mask,
     max_lookup_keys,
     prune_by_directory,
 )
+from windrow.queries.views.storage import RowEnding
 from windrow.store import Store
-
-_ROW = (1 << 32) - 1
-"""The bits of a place that are the row in its file; those above are the number of the segment in a list."""
 
 
 class KeySet:
@@ -51,47 +63,75 @@ class KeySet:
         return cls(table.group_by(table.column_names, use_threads=False).aggregate([]) if schema.names else table)
 
     @cached_property
+    def _matcher(self) -> Matcher | None:
+        """Finds keys of whole numbers; None of others, and where a key has a null."""
+        kinds = self.keys.schema.types
+        if any(not pa.types.is_integer(kind) or pa.types.is_uint64(kind) for kind in kinds):
+            return None
+        if not kinds or len(self) >= 1 << 30 or any(column.null_count for column in self.keys.columns):
+            return None
+        return Matcher([column.to_numpy() for column in self.keys.columns])
+
+    @cached_property
     def _encoded(self) -> pa.Array:
         return native_keys.encode([column.combine_chunks() for column in self.keys.columns])
 
     @cached_property
-    def _first_filter(self) -> tuple[int, Mask] | None:
-        """The column of the key that tells most keys apart, if it can be compared quickly, and its values."""
-        choices = []
-        for number, column in enumerate(self.keys.columns):
-            kind = column.type
-            if column.null_count or not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
-                continue
-            choices.append((pc.count_distinct(column).as_py(), number))
-        if not choices:
-            return None
-        number = max(choices)[1]
-        return number, make_mask(self.keys.column(number).unique())
+    def _selective(self) -> tuple[int, pa.Array]:
+        """The column of the key that tells most keys apart, and its values."""
+        counts = [pc.count_distinct(column, mode="all").as_py() for column in self.keys.columns]
+        number = counts.index(max(counts))
+        return number, self.keys.column(number).unique()
 
-    def find(self, columns: Sequence[pa.Array]) -> Int64s | None:
-        """The positions of rows with such keys; None: all of them."""
-        if not columns:
-            return None
-        passing: Int64s | None = None
-        if self._first_filter is not None:
-            passing = self._first_filter[1](columns[self._first_filter[0]])
-            if len(columns) == 1 or not len(passing):
-                return passing
-            columns = [column.take(to_arrow(passing)) for column in columns]
-        same = pc.is_in(native_keys.encode(columns), value_set=self._encoded)
-        positions: Int64s = np.flatnonzero(same.to_numpy(zero_copy_only=False))
-        return positions if passing is None else passing[positions]
+    def find(self, rows: PartRows, names: Sequence[str]) -> Int64s:
+        """The positions of rows with such keys, ascending; a null equals a null.
+
+        Args:
+            rows: Where they are looked for.
+            names: Of the key's columns there; one at least.
+        """
+        columns = [rows.column(name) for name in names]
+        if self._matcher is not None:
+            positions: Int64s = self._matcher.match(columns)[0]
+            return positions
+        pieces = [
+            self._find_in_chunk([column[chunk] for column in columns]) + (chunk << ROW_BITS)
+            for chunk in range(len(columns[0]))
+        ]
+        return np.concatenate([np.empty(0, np.int64), *pieces])
+
+    def _find_in_chunk(self, columns: Sequence[pa.Array]) -> Int64s:
+        number, values = self._selective
+        column = columns[number]
+        if pa.types.is_dictionary(column.type):
+            same = pc.is_in(column.dictionary, value_set=values).to_numpy(zero_copy_only=False)
+            has_null = values.null_count > 0
+            passing = np.append(same, has_null)[column.indices.fill_null(len(same)).to_numpy()]
+        else:
+            passing = pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False)
+        positions = np.flatnonzero(passing)
+        if len(columns) == 1 or not len(positions):
+            return positions
+        taken = [each.take(to_arrow(positions)) for each in columns]
+        plain = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in taken]
+        same = pc.is_in(native_keys.encode(plain), value_set=self._encoded)
+        chosen: Int64s = positions[same.to_numpy(zero_copy_only=False)]
+        return chosen
 
     def locate(
         self, store: Store, definition: StreamDefinition, columns: Sequence[str], segments: Sequence[Segment]
     ) -> tuple[Sequence[Segment], SegmentRanges] | None:
         """Where rows with such keys can be, by the directories; None if it is cheaper to look at all rows."""
-        few = len(self) <= min(max_lookup_keys(segments), MAX_LOOKUP_KEYS)
-        if not columns or not few or tuple(columns) != definition.key[: len(columns)]:
+        searched = list(takewhile(columns.__contains__, definition.key))
+        can_match = self._matcher is not None
+        if not searched or len(self) > min(max_lookup_keys(segments, by_kernel=can_match), MAX_LOOKUP_KEYS):
             return None
-        if any(column.null_count for column in self.keys.columns):
+        picked = self.keys.select([columns.index(name) for name in searched])
+        if any(column.null_count for column in picked.columns):
             return None
-        ranges = encode_partner_ranges(definition, self.keys.columns)
+        if len(searched) < len(columns):
+            picked = picked.group_by(picked.column_names, use_threads=False).aggregate([])
+        ranges = encode_partner_ranges(definition, picked.columns)
         return None if ranges is None else prune_by_directory(store, definition, ranges)(segments)
 
 
@@ -100,33 +140,57 @@ class PlacedRows:
     """Rows of several segments.
 
     Args:
-        rows: Their columns.
+        cache: Of their columns.
+        definition: Of their stream.
         segments: Where they lie.
-        places: Where each lies: the number of its segment in the high bits, its row in the file in the low ones.
+        places: Where each lies, ascending: the number of its segment in the high bits, its row in the file below them.
         begins: When each begins.
-        ends: When each ends, by what is stored, overrides and the window.
+        ends: When each ends by what is stored, or by the window.
+        overrides: When an override ends it; `NEVER` if none does.
     """
 
-    rows: pa.Table
+    cache: ColumnCache
+    definition: StreamDefinition
     segments: Sequence[Segment]
     places: Int64s
     begins: Int64s
     ends: Int64s
+    overrides: Int64s
+
+    def __len__(self) -> int:
+        return len(self.places)
 
     @property
     def sequence(self) -> Int64s:
-        """The hidden sequence of each, which must be among the columns."""
+        """The hidden sequence of each."""
         bases = np.array([segment.seq_base for segment in self.segments], np.int64)
-        sequence: Int64s = self.rows.column(SEQ).to_numpy() + bases[self.places >> 32]
+        sequence: Int64s = self.take(SEQ).to_numpy() + bases[self.places >> ROW_BITS]
         return sequence
+
+    @cached_property
+    def _pieces(self) -> list[tuple[list[Segment], Int64s]]:
+        """Segments that are read together, and the positions of the rows in them."""
+        return list(_find_pieces(self.segments, self.places))
+
+    def take(self, name: str) -> pa.Array:
+        """The values of a column."""
+        return _take(self.cache, self.definition, self._pieces, name)
+
+    def table(self, names: Iterable[str]) -> pa.Table:
+        """The values of some columns."""
+        return pa.table({name: self.take(name) for name in names})
+
+    @property
+    def last_ends(self) -> Int64s:
+        """When each ends, by all that is known."""
+        return np.minimum(self.ends, self.overrides)
 
     def select(self, chosen: Bools) -> "PlacedRows":
         """Some of them."""
-        positions = np.flatnonzero(chosen)
-        if len(positions) == len(chosen):
+        if chosen.all():
             return self
-        taken = self.rows.take(to_arrow(positions))
-        return PlacedRows(taken, self.segments, self.places[positions], self.begins[positions], self.ends[positions])
+        arrays = (each[chosen] for each in (self.places, self.begins, self.ends, self.overrides))
+        return PlacedRows(self.cache, self.definition, self.segments, *arrays)
 
 
 class KeyedRows:
@@ -145,78 +209,106 @@ class KeyedRows:
         self._store, self._definition, self._window = store, definition, window
         self.columns = tuple(columns)
 
-    def read(
-        self, segments: Sequence[Segment], names: Iterable[str], keys: KeySet | None = None, *, ended_by: int
-    ) -> PlacedRows:
-        """The rows of some keys (None: of all).
+    def read(self, segments: Sequence[Segment], keys: KeySet | None = None) -> PlacedRows:
+        """The rows of some keys (None: of all), also those that are dead."""
+        if keys is not None and self.columns and not len(keys):
+            return self.read_at(segments, np.empty(0, np.int64))
+        if keys is None or not self.columns:
+            places = list_positions([each.rows for each in segments], [each.start for each in segments])
+            return self.read_at(segments, places)
+        located = keys.locate(self._store, self._definition, self.columns, segments)
+        if located is not None:
+            return self._check_keys(segments, keys, located[1])
+        pieces, first = list[Int64s](), 0
+        for batch in batch_segments(segments):
+            rows = open_segments(self._store.columns, self._definition, batch)
+            positions = keys.find(rows, self.columns)
+            starts = np.array([segment.start for segment in batch], np.int64)
+            pieces.append(positions + (first << ROW_BITS) + starts[positions >> ROW_BITS])
+            first += len(batch)
+        return self.read_at(segments, np.concatenate([np.empty(0, np.int64), *pieces]))
 
-        Args:
-            segments: Where they may be.
-            names: The columns that are wanted.
-            keys: The keys.
-            ended_by: Rows that an override has ended by this time may be left out.
-        """
+    def _check_keys(self, segments: Sequence[Segment], keys: KeySet, ranges: SegmentRanges) -> PlacedRows:
+        """Of the rows that directories name those that have the keys."""
+        nothing = np.empty(0, np.int64)
+        rows = [
+            list_rows(*ranges[segment.id]) + (number << ROW_BITS) if segment.id in ranges else nothing
+            for number, segment in enumerate(segments)
+        ]
+        places = np.concatenate([nothing, *rows])
+        pieces = list(_find_pieces(segments, places))
+        found = PartRows([len(places)], lambda name: [_take(self._store.columns, self._definition, pieces, name)])
+        return self.read_at(segments, places[keys.find(found, self.columns)])
+
+    def read_at(self, segments: Sequence[Segment], places: Int64s) -> PlacedRows:
+        """The rows at some places."""
         definition, model = self._definition, self._definition.model
-        wanted = {*names, *self.columns, model.time, *([] if model.expires is None else [model.expires])}
-        full = definition.stored_schema
-        schema = pa.schema([field for field in full if field.name in wanted])
-        located = None if keys is None else keys.locate(self._store, definition, self.columns, segments)
-        ranges = None if located is None else located[1]
-        numbers = {segment.id: number for number, segment in enumerate(segments)}
-        batches, places, overrides = [], [], []
-        for segment in segments if located is None else located[0]:
-            for batch, rows in self._read_segment(segment, schema, keys, ranges):
-                batches.append(batch)
-                places.append(rows + (numbers[segment.id] << 32))
-            if segment.ended:
-                row_ends = read_ends(segment)
-                overrides.append((row_ends.rows + (numbers[segment.id] << 32), row_ends.ends))
-        table = pa.Table.from_batches(batches, schema)
-        if table.column(0).num_chunks > 1:
-            table = table.combine_chunks()
-        placed = self._measure(table, segments, np.concatenate([np.empty(0, np.int64), *places]))
-        return self._shorten(placed, overrides, ended_by) if overrides else placed
-
-    def _read_segment(
-        self, segment: Segment, schema: pa.Schema, keys: KeySet | None, ranges: SegmentRanges | None
-    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        rows, start = _rows_read(segment, ranges), 0
-        full = self._definition.stored_schema
-        for batch in self._store.columns.read_batches([segment], schema, full, ranges):
-            these, start = rows[start : start + batch.num_rows], start + batch.num_rows
-            passing = None if keys is None else keys.find([batch.column(name) for name in self.columns])
-            if passing is None or len(passing) == batch.num_rows:
-                yield batch, these
-            elif len(passing):
-                yield batch.take(to_arrow(passing)), these[passing]
-
-    def _measure(self, rows: pa.Table, segments: Sequence[Segment], places: Int64s) -> PlacedRows:
-        model = self._definition.model
-        begins, _ = model.times(rows)
-        ends, _ = model.expiries(rows, begins)
+        pieces = list(_find_pieces(segments, places))
+        names = [model.time, *([] if model.expires is None else [model.expires])]
+        times = pa.table({name: _take(self._store.columns, definition, pieces, name) for name in names})
+        begins, _ = model.times(times)
+        ends, _ = model.expiries(times, begins)
         if self._window is not None:
             ends = np.minimum(ends, begins + self._window)
-        return PlacedRows(rows, segments, places, begins, ends)
-
-    @staticmethod
-    def _shorten(placed: PlacedRows, overrides: Sequence[tuple[Int64s, Int64s]], ended_by: int) -> PlacedRows:
-        """The rows with the ends that overrides give them."""
-        places, ends = (np.concatenate([each[number] for each in overrides]) for number in (0, 1))
-        order = np.argsort(places)
-        places, ends = places[order], ends[order]
-        positions = np.minimum(np.searchsorted(places, placed.places), len(places) - 1)
-        shortened = np.where(places[positions] == placed.places, np.minimum(ends[positions], placed.ends), placed.ends)
-        result = replace(placed, ends=shortened)
-        return result.select(shortened > ended_by)
+        overrides = _find_overrides(segments, places)
+        return PlacedRows(self._store.columns, definition, segments, places, begins, ends, overrides)
 
 
-def split_place(places: Int64s) -> tuple[Int64s, Int64s]:
-    """The number of the segment, and the row in its file."""
-    return places >> 32, places & _ROW
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of a column's values."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _rows_read(segment: Segment, ranges: SegmentRanges | None) -> Int64s:
-    """The rows of a segment that are read, as its file counts them."""
-    if ranges is None:
-        return np.arange(segment.start, segment.stop, dtype=np.int64)
-    return list_rows(*ranges[segment.id])
+def end_places(segments: Sequence[Segment], rows: PlacedRows, now: int) -> list[RowEnding]:
+    """What ends stored rows now."""
+    numbers, ends = rows.places & ROW_MASK, rows.last_ends
+    return [
+        RowEnding(segments[number].id, numbers[part], ends[part], np.full_like(ends[part], now))
+        for number, part in _slice_segments(rows.places)
+    ]
+
+
+def _slice_segments(places: Int64s) -> Iterator[tuple[int, slice]]:
+    """Numbers of segments, and which of ascending places are there."""
+    numbers = places >> ROW_BITS
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+    for start, stop in pairwise(bounds):
+        if start < stop:
+            yield int(numbers[start]), slice(start, stop)
+
+
+def _find_pieces(segments: Sequence[Segment], places: Int64s) -> Iterator[tuple[list[Segment], Int64s]]:
+    """Segments with rows at some places, as many as are read together, and the positions of the rows in them."""
+    slices = dict(_slice_segments(places))
+    numbers, first = list(slices), 0
+    for batch in batch_segments([segments[number] for number in numbers]):
+        used = numbers[first : first + len(batch)]
+        first += len(batch)
+        here = places[slices[used[0]].start : slices[used[-1]].stop]
+        shifts = [((chunk - number) << ROW_BITS) - segments[number].start for chunk, number in enumerate(used)]
+        counts = [slices[number].stop - slices[number].start for number in used]
+        yield batch, here + np.repeat(np.array(shifts, np.int64), counts)
+
+
+def _take(
+    cache: ColumnCache, definition: StreamDefinition, pieces: Sequence[tuple[list[Segment], Int64s]], name: str
+) -> pa.Array:
+    """The values of a column at some positions."""
+    full = definition.stored_schema
+    field = full.field(name)
+    taken = []
+    for segments, positions in pieces:
+        repeats = name in cache.find_repeating(segments, full)
+        taken.append(take_values(cache.read_column(segments, compact_column(field, repeats), full), positions))
+    if len(taken) == 1:
+        return taken[0]
+    return pa.concat_arrays(taken) if taken else pa.array([], plain_type(field.type))
+
+
+def _find_overrides(segments: Sequence[Segment], places: Int64s) -> Int64s:
+    """When overrides end the rows at some places; `NEVER` if none does."""
+    ends = np.full(len(places), NEVER, np.int64)
+    for number, part in _slice_segments(places):
+        if segments[number].ended:
+            ends[part] = find_ends(segments[number], places[part] & ROW_MASK)
+    return ends

@@ -6,20 +6,20 @@ there yet are stored. So the work follows the changed keys, not the window.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
-import numpy as np
 import pyarrow as pa
 
 from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
-from windrow.indexes.row_model import SEQ, Bools, Int64s
-from windrow.indexes.segments import SEQ_BITS, Segment
+from windrow.indexes.segments import Segment
 from windrow.queries.engine import arrow_source
 from windrow.queries.views.delta_sql import BATCH_ROWS, SqlUpdate, UpdateInputs, translating_errors
-from windrow.queries.views.inputs import ALL, NEW, InputPosition, find_row_filter
-from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, split_place
+from windrow.queries.views.input_rows import InputRows
+from windrow.queries.views.inputs import ALL, InputPosition
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, end_places, plain_type
 from windrow.queries.views.plan import PlanPart, RowKeys
-from windrow.queries.views.storage import RowEnding, group_endings, match_copies
+from windrow.queries.views.storage import RowEnding, match_copies
 from windrow.store import Store
 
 _BEGINS, _ENDS = "_windrow_begins", "_windrow_ends"
@@ -44,7 +44,14 @@ class KeyedUpdate(SqlUpdate):
         self.keys = keys
         self.endings: list[RowEnding] = []
         """Stored rows that end with this slide."""
-        self._source = KeyedRows(store, update.inputs[self.part.name].definition, keys.source, self.part.window)
+
+    @cached_property
+    def _source(self) -> InputRows:
+        """The rows of the stream that is read."""
+        name, update = self.part.name, self.update
+        return InputRows(
+            self.store, self.part, update.inputs[name], update.positions[name], update.interval, self.keys.source
+        )
 
     @property
     def result_names(self) -> list[str]:
@@ -65,7 +72,7 @@ class KeyedUpdate(SqlUpdate):
                 if self.update.interval.before is None:
                     yield from self._compute_all()
                 else:
-                    yield from self._replace_rows(self.update.interval.before)
+                    yield from self._replace_rows()
                 reusable = True
             finally:
                 self.pooled.release(reusable=reusable)
@@ -92,67 +99,25 @@ class KeyedUpdate(SqlUpdate):
         self.binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
         yield from self._run(self.select_results())
 
-    def _replace_rows(self, before: int) -> Iterator[pa.RecordBatch]:
-        state, now = self.update.inputs[self.part.name], self.update.interval.now
-        changed, keys = self._find_changed_keys(before)
+    def _replace_rows(self) -> Iterator[pa.RecordBatch]:
+        changed, keys = self._find_changed_keys()
         if not changed:
             return
-        live = [segment for segment in state.segments if segment.max_exp > now and segment.min_ts <= now]
-        segments = self.choose_segments(live)
-        rows = self._source.read(segments, self._read_names(), keys, ended_by=now)
-        self.offer_rows(rows.select((rows.begins <= now) & (rows.ends > now)))
+        rows = self._source.read_live(self.choose_segments(self._source.list_live()), keys)
+        self.offer_rows(rows)
         sql = self.select_results()
         results = arrow_source.run_streaming(self.pooled.cursor, sql, None, BATCH_ROWS)[0].read_all()
         yield from self._store_difference(results, keys)
 
-    def _read_names(self) -> Sequence[str]:
-        """The columns of the source that are needed."""
-        return [*self.part.columns, SEQ]
-
-    # -- changed keys --------------------------------------------------------------------------------------------------
-
-    def _find_changed_keys(self, before: int) -> tuple[bool, KeySet | None]:
+    def _find_changed_keys(self) -> tuple[bool, KeySet | None]:
         """Whether some key has changed, and which; None if that cannot be told, so that any may have."""
-        part, now = self.part, self.update.interval.now
-        state, position = self.update.inputs[part.name], self.update.positions[part.name]
-        schema = pa.schema([state.definition.schema.field(name) for name in self.keys.source])
-        changed = []
-        for segment in state.segments:
-            row_filter = find_row_filter(segment, position, NEW, before)
-            new = row_filter is not None and segment.min_ts <= now and segment.max_exp > before
-            ending = self.changes_by_expiry() and self._may_end(segment, before)
-            if new or ending:
-                rows = self._source.read([segment], [SEQ], ended_by=before)
-                chosen = np.zeros(len(rows.places), bool)
-                if row_filter is not None and new:
-                    chosen |= self._is_new(rows, row_filter, before)
-                if ending:
-                    chosen |= (rows.begins <= before) & (rows.ends > before) & (rows.ends <= now)
-                if chosen.any():
-                    changed.append(rows.select(chosen).rows.select(schema.names).cast(schema))
-        stored_types = [self.definition.schema.field(name).type for name in self.keys.result]
-        alike = stored_types == schema.types
-        return bool(changed), KeySet.collect(changed, schema) if changed and alike else None
-
-    def _may_end(self, segment: Segment, before: int) -> bool:
-        """Whether rows of a segment can end in the update's time."""
-        window, now = self.part.window, self.update.interval.now
-        least, most = segment.min_exp, segment.max_exp
-        if window is not None:
-            least, most = min(least, segment.min_ts + window), min(most, segment.max_ts + window)
-        return least <= now and most > before
-
-    def _is_new(self, rows: PlacedRows, row_filter: tuple[bool, bool], before: int) -> Bools:
-        """Which rows have come since the last update, or were ahead of the clock then."""
-        mixed, ahead = row_filter
-        old = np.full(len(rows.places), mixed or ahead)
-        if mixed:
-            arrived = rows.sequence >> SEQ_BITS
-            old &= arrived <= self.update.positions[self.part.name].ordinal
-        if ahead:
-            old &= rows.begins <= before
-        new: Bools = ~old & (rows.begins <= self.update.interval.now) & (rows.ends > self.update.interval.now)
-        return new
+        fields = [self._source.definition.schema.field(name) for name in self.keys.source]
+        schema = pa.schema([(field.name, plain_type(field.type)) for field in fields])
+        changed = self._source.find_changed(watched=self.changes_by_expiry())
+        stored_types = [plain_type(self.definition.schema.field(name).type) for name in self.keys.result]
+        any_changed, alike = any(map(len, changed)), stored_types == schema.types
+        keys = KeySet.collect([self._source.collect_keys(changed, schema)], schema) if any_changed and alike else None
+        return any_changed, keys
 
     # -- what is stored ------------------------------------------------------------------------------------------------
 
@@ -163,32 +128,19 @@ class KeyedUpdate(SqlUpdate):
         now = self.update.interval.now
         names = self.result_names
         segments = [segment for segment in previous.segments if segment.max_exp > now]
-        stored = KeyedRows(self.store, definition, self.keys.result).read(segments, names, keys, ended_by=now)
-        stored = stored.select(stored.ends > now)
+        stored = KeyedRows(self.store, definition, self.keys.result).read(segments, keys)
+        stored = stored.select(stored.last_ends > now)
         fields = [definition.schema.field(name) for name in names]
         new_columns = [results.column(n + 2).cast(field.type) for n, field in enumerate(fields)]
         new = pa.table([results.column(0), results.column(1), *new_columns], [_BEGINS, _ENDS, *names])
         if any(pa.types.is_nested(field.type) for field in fields):  # such values are not compared
-            self._end_rows(segments, stored.places, stored.ends)
+            self.endings += end_places(segments, stored, now)
             yield from new.to_batches()
             return
         old = pa.table(
-            [to_arrow(stored.begins), to_arrow(stored.ends), *(stored.rows.column(name) for name in names)],
-            [_BEGINS, _ENDS, *names],
+            [to_arrow(stored.begins), to_arrow(stored.last_ends), *map(stored.take, names)], [_BEGINS, _ENDS, *names]
         )
-        yield from self._compare(segments, old, stored.places, new)
-
-    def _compare(
-        self, segments: Sequence[Segment], old: pa.Table, places: Int64s, new: pa.Table
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of `new` that `old` has not; those of `old` that `new` has not end. Equal rows are counted."""
         by = new.column_names[1:] if self.begins_with_slide else new.column_names
-        stays, stored = match_copies(old.select(by), new.select(by).cast(old.select(by).schema))
-        ends = old.column(_ENDS).to_numpy()
-        self._end_rows(segments, places[~stays], ends[~stays])
-        yield from new.filter(to_arrow(~stored)).to_batches()
-
-    def _end_rows(self, segments: Sequence[Segment], places: Int64s, ends: Int64s) -> None:
-        positions, rows = split_place(places)
-        numbers = np.array([segment.id for segment in segments], np.int64)[positions]
-        self.endings += group_endings(numbers, rows, ends, self.update.interval.now)
+        stays, is_stored = match_copies(old.select(by), new.select(by).cast(old.select(by).schema))
+        self.endings += end_places(segments, stored.select(~stays), now)
+        yield from new.filter(to_arrow(~is_stored)).to_batches()

@@ -12,8 +12,8 @@ import pytest
 import windrow
 from windrow.indexes import column_cache
 from windrow.native import hash_match as native_matches
-from windrow.queries.views import delta_join, slide_hook
-from windrow.queries.views.delta_join import PartRows, take_values
+from windrow.queries.views import delta_join, part_rows, slide_hook
+from windrow.queries.views.part_rows import PartRows, take_values
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 OPEN: list[windrow.Warehouse] = []
@@ -178,7 +178,8 @@ def test_matched_rows_are_those_that_duckdb_joins(
 def test_combinations_that_do_not_fit_go_on_in_parts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs at a time, few rows of a stream together: a result is neither lost nor doubled where it is cut."""
     monkeypatch.setattr(delta_join, "BATCH_ROWS", 7)
-    monkeypatch.setattr(delta_join, "_MAX_HELD_ROWS", 25)
+    monkeypatch.setattr(part_rows, "MAX_HELD_ROWS", 25)
+    monkeypatch.setattr(delta_join, "MAX_HELD_ROWS", 25)
     wh, seen = world(tmp_path, MANY["four"], FIXED, 12), 0
     for slot in range(4, 8):
         step(wh, slot, 12)
@@ -201,7 +202,7 @@ def test_texts_that_fit_into_no_array_are_gathered_in_pieces(tmp_path: Any, monk
     sql = next(iter(PLAIN.values()))
     theirs = world(tmp_path / "theirs", sql, FIXED)
     monkeypatch.setattr(
-        delta_join, "native_matches", SimpleNamespace(gather=small, can_gather=native_matches.can_gather)
+        part_rows, "native_matches", SimpleNamespace(gather=small, can_gather=native_matches.can_gather)
     )
     monkeypatch.setattr(column_cache, "_SAMPLES", 0)  # no text is taken for one that repeats
     ours = world(tmp_path / "ours", sql, FIXED)
@@ -243,7 +244,8 @@ def test_few_new_rows_find_their_partners_by_directory(
     for name in "ab":
         wh.append(name, batch(5, 1, 20_000, keys=4000))
         wh.slide(name, to=NOON + dt.timedelta(minutes=7))
-    monkeypatch.setattr(delta_join, "PartRows", Counted)
+    for module in (delta_join, part_rows):
+        monkeypatch.setattr(module, "PartRows", Counted)
     wh.append("a", batch(8, 2, 3, keys=4000))
     for name in "ab":
         wh.slide(name, to=NOON + dt.timedelta(minutes=10))
