@@ -133,14 +133,18 @@ def list_publications(store: Store) -> list[Publication]:
     return store.catalog.read(read)
 
 
-def publish_due(store: Store) -> str | None:
-    """Publish the windows that have moved since their last version, if that is long enough ago.
+def publish_due(store: Store, *, at_once: bool = False) -> str | None:
+    """Publish the windows that have changed since their last version, if that is long enough ago.
+
+    Args:
+        store: The warehouse.
+        at_once: Also if it is not: rows were erased that the last version still shows.
 
     Returns:
         Why a window could not be published, in one sentence; the next slide tries again.
     """
     problem = None
-    for stream in store.catalog.read(_find_due(store.clock())):
+    for stream in store.catalog.read(_find_due(None if at_once else store.clock())):
         try:
             with _locked(store, stream[0]):
                 _publish_window(store, *stream)
@@ -149,7 +153,9 @@ def publish_due(store: Store) -> str | None:
     return problem
 
 
-def _find_due(now: int) -> Any:
+def _find_due(now: int | None) -> Any:
+    """A transaction's streams whose windows have changed and, at a wall time, may be published again."""
+
     def read(tables: Tables) -> list[tuple[int, str]]:
         records = {decode_last_int(key): record for key, record in tables.items("publications")}
         if not records:
@@ -157,7 +163,7 @@ def _find_due(now: int) -> Any:
         due = []
         for _, entry in tables.items("streams"):
             publication = records.get(entry.id)
-            if publication is not None and now - publication.at >= publication.every:
+            if publication is not None and (now is None or now - publication.at >= publication.every):
                 _, state = find_stream(tables, entry.definition.name)
                 if (state.slide, state.manifest) != (publication.slide, publication.manifest):
                     due.append((entry.id, entry.definition.name))
@@ -223,7 +229,7 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
         actions = _make_actions(publication, name, schema, before, after, now)
         version = publication.version + bool(actions)
         newest = HeldVersion(commit=snapshot.version, version=version)
-        held = _hold(publication, newest, now) if actions else publication.held
+        held = _hold(publication, newest, now, is_new=bool(actions))
         publication = replace(
             publication, version=version, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
             held=held,
@@ -245,10 +251,12 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
             _remove_old_versions(store, log, publication)
 
 
-def _hold(publication: PublicationEntry, newest: HeldVersion, now: int) -> tuple[HeldVersion, ...]:
-    """The versions that readers may read when the newest one has come."""
-    replaced = [old if old.replaced else replace(old, replaced=now) for old in publication.held]
-    return (*(old for old in replaced if now - old.replaced < publication.hold), newest)
+def _hold(publication: PublicationEntry, newest: HeldVersion, now: int, *, is_new: bool) -> tuple[HeldVersion, ...]:
+    """The versions that readers may read when the newest one has come, or is found to be that of a later commit too."""
+    replaced = [
+        old if old.replaced else replace(old, replaced=now) for old in publication.held if is_new or old.replaced
+    ]
+    return (*(old for old in replaced if publication.is_held(old, now)), newest)
 
 
 def _record(

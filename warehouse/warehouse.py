@@ -1025,9 +1025,6 @@ class Warehouse(StreamChanges):
         report = erase(self._store, stream, keys, where, refill=prepare_refill, hooks=SLIDE_HOOKS, timeout=timeout)
         if report.total:
             renew_synopses(self._store)
-            from windrow.publication import publish_due
-
-            publish_due(self._store)
         return report
 
     def erasures(self, stream: str) -> "list[EraseReport]":

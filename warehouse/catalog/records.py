@@ -422,6 +422,10 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     pending: str = ""
     """The name under which the last version was written before this record was."""
 
+    def is_held(self, held: HeldVersion, now: int) -> bool:
+        """Whether readers may still read a version at a wall time: the newest one, and for a while those before it."""
+        return not held.replaced or now - held.replaced < self.hold
+
 
 class PublishedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the last published version."""
