@@ -60,7 +60,9 @@ class Publication:
     hold: dt.timedelta
 
 
-def publish(store: Store, stream: str, form: str, every: times.Duration, hold: times.Duration) -> Publication:
+def publish(
+    store: Store, stream: str, form: str, every: times.Duration | None, hold: times.Duration | None
+) -> Publication:
     """Begin to publish a stream or view, or change how; its window as it is now is published before this returns."""
     store.check_writable()
     if store.remote is not None:
@@ -70,16 +72,19 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
         )
     if form not in FORMATS:
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
-    intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")
+    given = {
+        name: times.parse_duration(value, name)
+        for name, value in (("every", every), ("hold", hold))
+        if value is not None
+    }
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
     with _locked(store, entry.id):
         publication = store.catalog.read(lambda tables: _find(tables, entry.id))
-        if publication is None or (publication.every, publication.hold) != intervals:
+        changed = replace(publication or PublicationEntry(format=form, table=str(uuid.uuid4())), **given)
+        if changed != publication:
             delta.to_delta_schema(entry.definition.schema)
             with store.catalog.write() as tables:
                 find_stream(tables, stream)
-                publication = publication or PublicationEntry(format=form, table=str(uuid.uuid4()), every=0, hold=0)
-                changed = replace(publication, every=intervals[0], hold=intervals[1])
                 tables.put("publications", catalog_key(entry.id), changed)
         _publish_window(store, entry.id, stream)
     return next(status for status in list_publications(store) if status.stream == stream)

@@ -408,9 +408,9 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     table: str
     """The table's id."""
-    every: int
+    every: int = 60_000_000
     """At most one version in so many microseconds."""
-    hold: int
+    hold: int = 600_000_000
     """How long the files of a version stay after the next one came."""
     version: int = -1
     schema: str = ""
