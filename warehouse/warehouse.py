@@ -200,7 +200,7 @@ class StreamChanges:
             stream: Its name.
             format: What is written.
             every: At most one version in this time, by the wall clock; a minute if nothing else was said.
-            hold: How long a reader of a version that was replaced finds its files; ten minutes if nothing else was said.
+            hold: How long a reader of a version that was replaced finds its files; ten minutes if nothing was said.
         """
         from windrow.publication import publish
 
