@@ -18,7 +18,7 @@ from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Statement
 from windrow.queries.sql.tokens import Token
 from windrow.queries.sql.window_spec import AllRows, RangeWindow
-from windrow.queries.views.plan import Partition, PlanPart
+from windrow.queries.views.plan import Partition, PlainJoin, PlanPart
 from windrow.queries.views.update_patterns import has_groups, list_expressions, reads_several_rows
 
 _Column = tuple[int, str]
@@ -101,7 +101,8 @@ class _Analysis:
             return self._partition_set_operation(tree)
         source = self._read_select(tree, nested=False)
         alone = frozenset(part.number for part in source.visible) - self.watched
-        partition = Partition(self._choose_columns(), frozenset(self.watched), alone, source.life)
+        join = self._find_plain_join(tree, source)
+        partition = Partition(self._choose_columns(), frozenset(self.watched), alone, source.life, join)
         return PartitionedStatement(partition, self._edit_select(tree, source, self._tokens))
 
     # -- what depends on what ------------------------------------------------------------------------------------------
@@ -223,6 +224,31 @@ class _Analysis:
             raise NotPartitionedError
         return {part.number: tuple(columns[part.number] for columns in shared) for part in self.parts}
 
+    def _find_plain_join(self, select: Node, source: _Source) -> PlainJoin | None:
+        """The statement as a join that is nothing but that; None of any other."""
+        if len(self.parts) != 2 or not self.links:
+            return None
+        joined, where = select["from_table"], select["where_clause"]
+        if joined["type"] == "JOIN" and where is None:
+            kind = "FULL" if joined["join_type"] == "OUTER" else joined["join_type"]
+            terms = [*parse_tree.split_conjuncts(joined["condition"]), *joined["using_columns"]]
+        elif joined["type"] == "BASE_TABLE" and len(conditions := list(parse_tree.split_conjuncts(where))) == 1:
+            negated = conditions[0].get("type") == "OPERATOR_NOT"
+            asked = conditions[0]["children"][0] if negated else conditions[0]
+            kind = "ANTI" if negated is not (asked["subquery_type"] == "NOT_EXISTS") else "SEMI"
+            inner = asked["subquery"]["node"]
+            terms = [
+                *parse_tree.split_conjuncts(inner["where_clause"]),
+                *([0] if asked["subquery_type"] == "ANY" else []),
+            ]
+        else:
+            return None
+        columns = self._list_columns(select, source.visible)
+        if len(terms) != len(self.links) or columns is None:
+            return None
+        keys = [dict(pair) for pair in self.links]
+        return PlainJoin(kind, tuple((pair[0], pair[1]) for pair in keys), tuple(columns))
+
     # -- SQL -----------------------------------------------------------------------------------------------------------
 
     @property
@@ -308,8 +334,13 @@ class _Analysis:
             len(side.every) != 1 or "where_clause" not in child for side, child in zip(sides, children, strict=True)
         ):
             raise NotPartitionedError
-        columns = [self._list_columns(child, side.visible[0]) for child, side in zip(children, sides, strict=True)]
         parts = [side.visible[0] for side in sides]
+        columns = list[list[tuple[str, str]]]()
+        for child, part in zip(children, parts, strict=True):
+            listed = self._list_columns(child, [part])
+            if listed is None:
+                raise NotPartitionedError
+            columns.append([(name, column) for name, _, column in listed])
         names = [name for name, _ in columns[0]]
         kinds = [
             [_type_of(part, column) for _, column in of_part] for part, of_part in zip(parts, columns, strict=True)
@@ -338,25 +369,21 @@ class _Analysis:
         )  # fmt: skip
         return PartitionedStatement(partition, f"SELECT t AS {self.begins}, e AS {self.ends}, {shown} FROM ({sql})")
 
-    def _list_columns(self, select: Node, part: PlanPart) -> list[tuple[str, str]]:
-        """The result's columns, each a column of the stream; by name and as the stream has it."""
-        columns = list[tuple[str, str]]()
+    @staticmethod
+    def _list_columns(select: Node, visible: Sequence[PlanPart]) -> list[tuple[str, int, str]] | None:
+        """The result's columns, each a column of a stream: its name, the part, and as the stream has it."""
+        columns = list[tuple[str, int, str]]()
         for item in select["select_list"]:
             if item.get("class") == "STAR":
-                if (
-                    item["columns"]
-                    or item["exclude_list"]
-                    or item["replace_list"]
-                    or item["rename_list"]
-                    or item["expr"]
-                ):
-                    raise NotPartitionedError
-                columns += [(name, name) for name in part.columns]
+                changed = ("columns", "exclude_list", "replace_list", "rename_list", "expr")
+                if len(visible) > 1 or any(item[each] for each in changed):
+                    return None
+                columns += [(name, visible[0].number, name) for name in visible[0].columns]
                 continue
-            resolved = _resolve(item, [part])
+            resolved = _resolve(item, visible)
             if resolved is None:
-                raise NotPartitionedError
-            columns.append((item["alias"] or resolved[1], resolved[1]))
+                return None
+            columns.append((item["alias"] or resolved[1], *resolved))
         return columns
 
 

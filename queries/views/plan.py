@@ -110,6 +110,21 @@ class RowKeys:
 
 
 @dataclass(frozen=True)
+class PlainJoin:
+    """A strict statement that is nothing but a join of two streams by equalities of columns.
+
+    Args:
+        kind: INNER, LEFT, RIGHT, FULL, SEMI or ANTI.
+        keys: Of both parts the columns that must be equal.
+        columns: Name, part and column of each column of the result.
+    """
+
+    kind: str
+    keys: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True)
 class Partition:
     """Which rows of its inputs belong together in a strict view: those on which one result can depend.
 
@@ -118,12 +133,14 @@ class Partition:
         watched: Parts of which the end of a row can bring results, or take away others than those with that row.
         alone: Parts of which a result has one row, and no other row of the same part has anything to do with it.
         life: The longest that a result can live; None: for ever.
+        join: The whole statement, if it is no more than that.
     """
 
     columns: Mapping[int, tuple[str, ...]]
     watched: frozenset[int]
     alone: frozenset[int]
     life: int | None
+    join: PlainJoin | None = None
 
 
 @dataclass(frozen=True)

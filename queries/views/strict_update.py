@@ -22,6 +22,7 @@ from windrow.queries.views.inputs import ALL, InputState, RelationBinder, Update
 from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, end_places, plain_type
 from windrow.queries.views.plan import Partition, PlanPart
 from windrow.queries.views.storage import RowEnding, match_copies
+from windrow.queries.views.strict_join import JoinSide, PlainJoinChanges, can_join_plainly
 from windrow.store import Store
 
 _CHANGES, _STATE = "_v changes", "_v state"
@@ -48,10 +49,11 @@ class StrictUpdate:
         """As in `SqlUpdate`; nothing is counted here."""
         self.pending: int | None = None
         """No duplicates are eliminated here."""
-        self._changes: str | None = None
+        self._select_new: str | None = None
+        """The statement for the results that came."""
+        self._joined: PlainJoinChanges | None = None
+        """The same, where no statement is needed."""
         self._temporary: list[str] = []
-        self.rows_computed_with = 0
-        """How many rows of the inputs this update has to do with."""
 
     def find_endings(self) -> list[RowEnding]:
         """Rows of the view that have ended before their time; to be called before `compute_results`."""
@@ -59,13 +61,12 @@ class StrictUpdate:
             with translating_errors(self.update.name):
                 if self.update.interval.before is None:
                     self._register_whole()
-                    self._changes = f"SELECT * FROM ({self.plan.sql}\n)"
+                    self._select_new = f"SELECT * FROM ({self.plan.sql}\n)"
                     return []
-                if not self._offer_changed_rows():
+                changed = self._read_changed_rows()
+                if not changed:
                     return []
-                self._store_changes()
-                self._changes = f"SELECT * EXCLUDE ({quote_name(_STATE)}) FROM {quote_name(_CHANGES)} WHERE {_CAME}"
-                return self._find_ended()
+                return self._find_ended(self._compute_changes(changed))
         except BaseException:
             self.pooled.release(reusable=False)
             raise
@@ -75,9 +76,10 @@ class StrictUpdate:
         reusable = False
         try:
             with translating_errors(self.update.name):
-                if self._changes is not None:
-                    reader, _ = arrow_source.run_streaming(self.pooled.cursor, self._changes, None, BATCH_ROWS)
-                    yield from reader
+                if self._joined is not None:
+                    yield from self._joined.read_new(self.plan.begins, self.plan.ends, BATCH_ROWS)
+                elif self._select_new is not None:
+                    yield from arrow_source.run_streaming(self.pooled.cursor, self._select_new, None, BATCH_ROWS)[0]
                 for name in self._temporary:
                     self.pooled.cursor.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
             reusable = True
@@ -98,8 +100,8 @@ class StrictUpdate:
             groups = binder.find_groups(part, state, position, ALL)
             binder.register_part(part, state.definition, groups, self.plan.time_columns(part))
 
-    def _offer_changed_rows(self) -> bool:
-        """Let DuckDB find the rows of the changed partitions, under a name for each part; False if nothing changed."""
+    def _read_changed_rows(self) -> dict[int, dict[int, PlacedRows]]:
+        """The rows of the changed partitions, by part and state; none if nothing changed."""
         inputs = {part.number: self._open_input(part) for part in self.plan.parts}
         changed = {n: rows.find_changed(watched=n in self.partition.watched) for n, rows in inputs.items()}
         schema = self._key_schema()
@@ -108,13 +110,15 @@ class StrictUpdate:
             for number, rows in changed.items()
             if any(map(len, rows))
         }
+        states = dict[int, dict[int, PlacedRows]]()
         for part in self.plan.parts if keys else ():
             # What a new row of such a part does has nothing to do with the others of that part.
             alone = part.number in self.partition.alone
             known_keys = [table for n, tables in keys.items() if n != part.number or not alone for table in tables]
             known = inputs[part.number].read_known(KeySet.collect(known_keys, schema))
-            self._offer(part, {_NEW: changed[part.number].new, _ENDED: changed[part.number].ended, _STAYS: known})
-        return bool(keys)
+            came, ended = changed[part.number].new, changed[part.number].ended
+            states[part.number] = {_NEW: came, _ENDED: ended, _STAYS: known}
+        return states
 
     def _open_input(self, part: PlanPart) -> InputRows:
         state, position = self._state(part), self.update.positions[part.name]
@@ -136,9 +140,7 @@ class StrictUpdate:
             columns |= {begins: to_arrow(placed.begins), ends: to_arrow(placed.ends)}
             columns[_STATE] = to_arrow(np.full(len(placed), state, np.int8))
             tables.append(pa.table(columns))
-        table = pa.concat_tables(tables).combine_chunks()
-        self.rows_computed_with += table.num_rows
-        self.pooled.offer_table(self._table(part), table)
+        self.pooled.offer_table(self._table(part), pa.concat_tables(tables).combine_chunks())
 
     def _columns(self, part: PlanPart) -> list[str]:
         """The columns that the statement may read."""
@@ -160,6 +162,19 @@ class StrictUpdate:
         return ", ".join(map(quote_name, [*self._columns(part), *self.plan.time_columns(part)]))
 
     # -- results -------------------------------------------------------------------------------------------------------
+
+    def _compute_changes(self, changed: Mapping[int, Mapping[int, PlacedRows]]) -> pa.Table:
+        """Find what came, for `compute_results`, and give what has gone: its columns, and when it began and ends."""
+        join, previous, now = self.partition.join, self.update.previous, self.update.interval.now
+        if join is not None and previous is not None and can_join_plainly(join, self.plan.parts, previous.definition):
+            sides = [_make_side(changed[part.number], now) for part in self.plan.parts]
+            self._joined = PlainJoinChanges(join, sides, now)
+            return self._joined.read(self._joined.gone, self.plan.begins, self.plan.ends)
+        for part in self.plan.parts:
+            self._offer(part, changed[part.number])
+        self._store_changes()
+        self._select_new = f"SELECT * EXCLUDE ({quote_name(_STATE)}) FROM {quote_name(_CHANGES)} WHERE {_CAME}"
+        return self.pooled.cursor.sql(f"FROM {quote_name(_CHANGES)} WHERE NOT {_CAME}").to_arrow_table()
 
     def _store_changes(self) -> None:
         """The results of the changed partitions that only the last update had, and those that only this one has."""
@@ -183,11 +198,10 @@ class StrictUpdate:
             f"WHERE {copies} > 0 OR {quote_name(self.plan.ends)} > {now}",
         )
 
-    def _find_ended(self) -> list[RowEnding]:
+    def _find_ended(self, gone: pa.Table) -> list[RowEnding]:
         """Find the results that are no more among the view's rows."""
         previous, now = self.update.previous, self.update.interval.now
         assert previous is not None
-        gone = self.pooled.cursor.sql(f"FROM {quote_name(_CHANGES)} WHERE NOT {_CAME}").to_arrow_table()
         if not gone.num_rows:
             return []
         definition = previous.definition
@@ -211,3 +225,10 @@ class StrictUpdate:
         """Keep the rows of a query until the update is over."""
         self._run(f"CREATE OR REPLACE TEMP TABLE {quote_name(name)} AS {sql}")
         self._temporary.append(name)
+
+
+def _make_side(changed: Mapping[int, PlacedRows], now: int) -> JoinSide:
+    """Rows by state as one side of a join: those that lived at the last update, and those that live now."""
+    state = np.repeat(list(changed), list(map(len, changed.values())))
+    ends = np.concatenate([rows.ends for rows in changed.values()])
+    return JoinSide(list(changed.values()), state != _NEW, (state != _ENDED) & (ends > now))

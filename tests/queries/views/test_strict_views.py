@@ -253,16 +253,17 @@ def test_erasing_rows_below_fills_a_strict_view_anew(tmp_path):
         world.step(7)
 
 
-def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, monkeypatch):
+@pytest.mark.parametrize("condition", ["", " AND q.j < 100"], ids=["plain", "by statement"])
+def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, monkeypatch, condition):
     """The same new rows beside ten times as many old ones: as many rows are computed with, written and ended."""
 
     def work(minutes: int) -> tuple[int, ...]:
         world, counts = World(tmp_path / str(minutes), seed=5), [0, 0]
-        store_changes, end_rows = StrictUpdate._store_changes, ViewSlide.end_rows
+        compute_changes, end_rows = StrictUpdate._compute_changes, ViewSlide.end_rows
 
-        def count_rows(update: StrictUpdate) -> None:
-            counts[0] += update.rows_computed_with
-            store_changes(update)
+        def count_rows(update: StrictUpdate, changed) -> pa.Table:
+            counts[0] += sum(len(rows) for states in changed.values() for rows in states.values())
+            return compute_changes(update, changed)
 
         def count_ended(view: ViewSlide, endings) -> None:
             counts[1] += sum(len(ending.rows) for ending in endings)
@@ -271,7 +272,7 @@ def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, mon
         with world.wh as wh:
             for name in "pq":
                 wh.create_stream(name, SCHEMA, time="ts", key="k", slide="1 minute", lifetime="1 day")
-            wh.create_view("v", "SELECT p.k, p.word, q.j FROM p LEFT JOIN q ON p.k = q.k", key="k")
+            wh.create_view("v", "SELECT p.k, p.word, q.j FROM p LEFT JOIN q ON p.k = q.k" + condition, key="k")
             for minute in range(1, minutes + 1):
                 for name in "pq":
                     keys = [100 * minute + n for n in range(50)]
@@ -282,7 +283,7 @@ def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, mon
                     wh.append(name, pa.Table.from_pylist(rows, SCHEMA))
                     wh.slide(name, to=at(minute))
             with monkeypatch.context() as patch:
-                patch.setattr(StrictUpdate, "_store_changes", count_rows)
+                patch.setattr(StrictUpdate, "_compute_changes", count_rows)
                 patch.setattr(ViewSlide, "end_rows", count_ended)
                 rows = [{"ts": at(minutes + 0.5), "k": 100 * minutes + n, "j": 2, "word": "y"} for n in range(10)]
                 wh.append("q", pa.Table.from_pylist(rows, SCHEMA))
