@@ -8,6 +8,10 @@ _NUMBER = re.compile(r"#(\d+)L?(?=[,})]|$)")
 """Of an attribute, as Spark writes it."""
 
 
+_WITHOUT_INPUT = ("LogicalRelation", "LocalRelation", "OneRowRelation", "UnresolvedRelation")
+"""Operators that read, and have neither inputs nor subqueries: nothing is asked of the JVM about them."""
+
+
 def find_kind(node: Any) -> str:
     """The name of an operator's or expression's class."""
     name: str = node.nodeName()
@@ -32,14 +36,17 @@ def walk(plan: Any) -> Iterator[Any]:
 
 def walk_with_kinds(plan: Any) -> Iterator[tuple[Any, str, Any]]:
     """All operators, each with the name of its class and the condition of the filter right above it, or None."""
+    has_subqueries = bool(plan.subqueriesAll().size())
     pending: list[tuple[Any, Any]] = [(plan, None)]
     while pending:
         node, condition = pending.pop()
         kind = find_kind(node)
         yield node, kind, condition
-        below = node.condition() if kind == "Filter" else None
-        pending += [(child, below) for child in list_items(node.children())]
-        pending += [(inner, None) for inner in list_items(node.subqueries())]
+        if kind not in _WITHOUT_INPUT:
+            below = node.condition() if kind == "Filter" else None
+            pending += [(child, below) for child in list_items(node.children())]
+            if has_subqueries:
+                pending += [(inner, None) for inner in list_items(node.subqueries())]
 
 
 def split_condition(condition: Any) -> Iterator[Any]:

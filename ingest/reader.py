@@ -38,9 +38,10 @@ from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
+from windrow.ingest.file_relation import FileRelations
 from windrow.ingest.logical_plans import find_kind, split_condition, walk
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath, go_back, open_warehouse
+from windrow.ingest.session import WarehouseOrPath, escape_pattern, go_back, open_warehouse
 from windrow.ingest.sort_key import quote_name
 from windrow.ingest.stored_files import FileLocations
 from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
@@ -329,24 +330,63 @@ def scan_selection(
         needed: Columns that will be computed with; they are compared with their checksums, which Spark does not do.
         columns: Those that it has, with the times if rows are chosen by them; by default all.
     """
-    definition = view.entry.definition
-    times_ = [name for name in (definition.time, definition.expires) if name is not None]
-    names = view.schema.names if columns is None else [*columns, *(name for name in times_ if name not in columns)]
-    schema = build_read_schema(definition, names)
-    locations = FileLocations(snapshot.store, spark)
-    unfiltered, filtered, ranged = _classify_files(snapshot.store, view, selection)
-    filters = bool(filtered) or any(edge for _, edge in ranged.values())
-    bounds = None if view.state.slide is None else selection.bounds
-    numbered = [SEQ] if bounds is not None and bounds.before is not None else []  # which slide took a row in
-    if locations.in_folder:
-        snapshot.store.reader.verify_columns(
-            {segment.file for segment in selection.segments}, [*needed, *numbered, *(times_ if filters else ())]
-        )
-    for name in numbered:
-        schema = schema.add(name, "long")
-    parts = _SegmentScanner(spark, schema, view, bounds, locations).scan(unfiltered, filtered, ranged)
-    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
-    return frame.drop(*numbered)
+    scan = SegmentScan(spark, snapshot, view, selection, columns)
+    scan.verify(needed)
+    return scan.build_frame()
+
+
+class SegmentScan:
+    """How Spark reads the rows of a selection.
+
+    Args:
+        spark: The session.
+        snapshot: What is seen.
+        view: The stream.
+        selection: Segments and bounds.
+        columns: Those that it has, with the times if rows are chosen by them; by default all.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        snapshot: Snapshot,
+        view: StreamSnapshot,
+        selection: Selection,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        definition = view.entry.definition
+        self._spark, self._store, self._view = spark, snapshot.store, view
+        self._times = [name for name in (definition.time, definition.expires) if name is not None]
+        added = [name for name in self._times if columns is not None and name not in columns]
+        self._schema = build_read_schema(definition, view.schema.names if columns is None else [*columns, *added])
+        self._bounds = None if view.state.slide is None else selection.bounds
+        numbered = self._bounds is not None and self._bounds.before is not None  # which slide took a row in
+        self._numbered = [SEQ] if numbered else []
+        self._unfiltered, self._filtered, self._ranged = _classify_files(snapshot.store, view, selection)
+        self._locations = FileLocations(snapshot.store, spark)
+        self.files = frozenset(segment.file for segment in selection.segments)
+
+    @property
+    def reads_whole_files(self) -> bool:
+        """Whether all rows of all files are read, and no row is looked at to find out whether it counts."""
+        return not (self._filtered or self._ranged or self._numbered)
+
+    def verify(self, needed: Collection[str]) -> None:
+        """Compare columns with their checksums, where the files are those of the folder."""
+        filters = bool(self._filtered) or any(edge for _, edge in self._ranged.values())
+        if self._locations.in_folder:
+            read = [*needed, *self._numbered, *(self._times if filters else ())]
+            self._store.reader.verify_columns(set(self.files), read)
+
+    def build_frame(self) -> "DataFrame":
+        """The rows."""
+        schema = self._schema
+        for name in self._numbered:
+            schema = schema.add(name, "long")
+        scanner = _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations)
+        parts = scanner.scan(self._unfiltered, self._filtered, self._ranged)
+        frame = reduce(lambda one, other: one.union(other), parts)
+        return frame.drop(*self._numbered) if self._numbered else frame
 
 
 def _narrow_selection(
@@ -473,9 +513,9 @@ class _SegmentScanner:
     def scan(
         self, unfiltered: list[Path], filtered: list[Path], ranged: dict[Path, tuple[list[Segment], bool]]
     ) -> "list[DataFrame]":
-        """Scan each kind of files that there is."""
+        """Scan each kind of files that there is; none, where there is no file."""
         parts = []
-        if unfiltered:
+        if unfiltered or not (filtered or ranged):
             parts.append(self._scan(unfiltered))
         if filtered:
             parts.append(self._filter_live(self._scan(filtered)))
@@ -486,9 +526,13 @@ class _SegmentScanner:
         return parts
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
-        reader = self._spark.read.schema(self._schema).options(**self._locations.options)
-        frame: DataFrame = reader.parquet(*map(self._locations.find, paths))
-        return frame
+        urls, options = [self._locations.find(path) for path in paths], self._locations.options
+        if hasattr(self._spark, "_jsparkSession"):
+            return FileRelations(self._spark).make(urls, self._schema, options)
+        if not urls:
+            return self._spark.createDataFrame([], self._schema)  # type: ignore[no-any-return]
+        reader = self._spark.read.schema(self._schema).options(**options)
+        return reader.parquet(*map(escape_pattern, urls))  # type: ignore[no-any-return]
 
     def _filter_live(self, frame: "DataFrame") -> "DataFrame":
         """Filter the rows that are in the window."""

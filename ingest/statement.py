@@ -1,8 +1,9 @@
 """Spark's SQL with window clauses: a statement over one snapshot, as a DataFrame.
 
 Clauses, windows and what is left out of them are as in `wh.sql`; the dialect, the optimizer and the work are Spark's.
-The statement is first planned over relations without rows: Spark's optimizer says which columns it needs of each, which
-conditions it puts on them and which of their columns must be equal. Then the relations are the files that are left.
+Spark's optimizer is asked first which columns the statement needs of each relation, which conditions it puts on them
+and which of their columns must be equal. If files can be left out by that, the statement is planned again over those
+that are left.
 """
 
 import datetime as dt
@@ -22,11 +23,11 @@ from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.selection import Selection
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
+from windrow.ingest.file_relation import LISTING_SETTING, FileRelations
 from windrow.ingest.logical_plans import find_kind, find_numbers, list_items, split_condition, walk, walk_with_kinds
-from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
+from windrow.ingest.reader import SegmentScan, SparkSnapshot, pin_frame, to_python_filter
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, keep_active_session
-from windrow.ingest.sort_key import quote_name
 from windrow.queries.answer import Explanation
 from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
@@ -53,6 +54,11 @@ _VOLATILE = frozenset(
     | {"rand", "randn", "random", "uuid", "shuffle"}
 )
 """Functions of Spark whose values depend on when they are called; of the past they are refused, as in `wh.sql`."""
+_STREAM_LEAF = "LogicalRelation"
+"""The operator that reads files: a stream is read by it, and so are tables and views of Spark."""
+_MAX_FILES_AT_FIRST = 32
+"""A stream of more files is first planned without any, as naming them takes longer than planning once more.
+Bench: `scale`, whose windows have 10 files."""
 _POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
 """Operators that take the columns of their inputs as they come, without naming them."""
 _CONSTANT_ROWS = ("LocalRelation", "OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef")
@@ -155,6 +161,8 @@ class _Relation:
     """Those that the statement needs."""
     predicate: KeyPredicate = UNRESTRICTED
     joined: str = ""
+    offered: SegmentScan | None = None
+    """What the session finds by its name; None while that has no rows."""
 
     @property
     def by_driver(self) -> bool:
@@ -186,12 +194,16 @@ class _StatementPlanner:
         # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
         self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
         self._jvm = spark.sparkContext._jvm
+        self._files = FileRelations(self._session)
+        self._session.conf.set(LISTING_SETTING, 1 << 30)  # files are named: a job that looks for them is of no use
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
         self._others: dict[str, Reference] = {}
         """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
         self._offer_relations()
-        self._leaves = self._offer_empty_streams()
+        self._leaves = self._jvm.java.util.IdentityHashMap()
+        """The streams by the lists of files that are read for them."""
+        self._offer_streams()
         self._optimize()
         self._prune_by_conditions()
 
@@ -226,7 +238,7 @@ class _StatementPlanner:
         """Whether an operator brings rows in that are neither the warehouse's nor written in the statement."""
         if node.children().size() or kind in _CONSTANT_ROWS:
             return False
-        return kind != "LogicalRDD" or self._find_stream(node) is None
+        return kind != _STREAM_LEAF or self._find_stream(node) is None
 
     def relation_plans(self) -> tuple[RelationPlan, ...]:
         """What is read of each stream."""
@@ -244,14 +256,16 @@ class _StatementPlanner:
 
     def build_frame(self) -> "DataFrame":
         """The statement over the files that are left, as a DataFrame of the user's own session."""
+        is_planned = True
         for name, each in self._relations.items():
-            if not each.by_driver:
-                self._offer(name, self._scan(each, each.columns))
-        answer = self._run()
-        plan = answer._jdf.queryExecution().analyzed()
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._spark._jsparkSession, plan)
-        frame: DataFrame = type(answer)(dataset, self._spark)
-        return frame
+            if each.by_driver:
+                continue
+            scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
+            scan.verify(each.columns)
+            if each.offered is None or each.offered.files != scan.files:
+                self._offer(name, scan.build_frame())
+                is_planned = False
+        return self._planned if is_planned else self._plan()
 
     def _choose_spelling(self) -> str:
         """The text as Spark's parser takes it; refuses whatever is no query."""
@@ -282,14 +296,19 @@ class _StatementPlanner:
         message = re.split(r";\n|\n== SQL|\n\nJVM stacktrace", str(error))[0]
         return QueryError(self._statement.reword(" ".join(message.split())))
 
-    def _run(self) -> Any:
+    def _plan(self) -> "DataFrame":
+        """The statement over what is offered, in the user's session, which goes on with what was planned here."""
         try:
-            return self._session.sql(self._sql, self._args)
+            answer = self._session.sql(self._sql, self._args)
         except SPARK_ERRORS as error:
             raise self._translate(error) from None
+        datasets = self._files.kind("org.apache.spark.sql.classic.Dataset")
+        dataset = datasets.ofRows(self._spark._jsparkSession, answer._jdf.queryExecution().analyzed())
+        frame: DataFrame = type(answer)(dataset, self._spark)
+        return frame
 
     def _offer(self, name: str, frame: Any) -> None:
-        frame.createOrReplaceTempView(quote_name(name))
+        self._files.offer(name, frame._jdf.queryExecution().analyzed())
 
     def _offer_relations(self) -> None:
         """Find out what each name means; all but streams are small, and come by way of the driver."""
@@ -346,26 +365,28 @@ class _StatementPlanner:
         arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
         self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
 
-    def _offer_empty_streams(self) -> dict[int, str]:
-        """Relations without rows for the optimizer to look at; by the number of their RDD, which of them it is."""
-        leaves = {}
+    def _offer_streams(self) -> None:
+        """Streams for the optimizer to look at, without rows where they cannot be read as they are."""
         for name, each in self._relations.items():
             if each.by_driver:
                 self._offer_rows(name, self._statement.written(each.reference))
                 continue
-            schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
-            session = self._session._jsparkSession
-            rows = self._session.sparkContext._jsc.emptyRDD()
-            empty = session.createDataFrame(rows, session.parseDataType(schema.json()))
-            leaves[empty.queryExecution().analyzed().rdd().id()] = name
-            empty.createOrReplaceTempView(quote_name(name))
-        return leaves
+            scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
+            if scan.reads_whole_files and len(scan.files) <= _MAX_FILES_AT_FIRST:
+                each.offered, frame = scan, scan.build_frame()
+            else:
+                schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
+                frame = self._files.make([], schema, {})
+            plan = frame._jdf.queryExecution().analyzed()
+            self._leaves.put(plan.relation().location(), name)
+            self._files.offer(name, plan)
 
     def _optimize(self) -> None:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
-        execution = self._run()._jdf.queryExecution()
+        self._planned = self._plan()
+        execution = self._planned._jdf.queryExecution()
         self._analyzed = [(node, kind) for node, kind, _ in walk_with_kinds(execution.analyzed())]
-        read = {self._find_stream(node) for node, kind in self._analyzed if kind == "LogicalRDD"}
+        read = {self._find_stream(node) for node, kind in self._analyzed if kind == _STREAM_LEAF}
         # Names were compared as words: some are those of columns, or qualify a relation with a window.
         self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
@@ -379,7 +400,7 @@ class _StatementPlanner:
                 used |= {number for child in list_items(node.children()) for number in find_numbers(child.output())}
         attributes: dict[int, tuple[str, str]] = {}
         for node, kind, condition in nodes:
-            name = self._find_stream(node) if kind == "LogicalRDD" else None
+            name = self._find_stream(node) if kind == _STREAM_LEAF else None
             if name is None:
                 continue
             self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
@@ -392,7 +413,11 @@ class _StatementPlanner:
         self._equalities = list(self._find_equalities(joins, attributes))
 
     def _find_stream(self, leaf: Any) -> str | None:
-        return self._leaves.get(leaf.rdd().id())
+        relation = leaf.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            return None
+        name: str | None = self._leaves.get(relation.location())
+        return name
 
     def _find_equalities(
         self, joins: Sequence[Any], attributes: Mapping[int, tuple[str, str]]
@@ -472,9 +497,6 @@ class _StatementPlanner:
             each.selection = keep_segments(each.selection, numbers)
             each.joined = f"; segments that {other.view.name}.{other_column} can match"
 
-    def _scan(self, each: _Relation, needed: set[str]) -> Any:
-        return scan_selection(self._session, self._snapshot, each.view, each.selection, needed)
-
 
 def _to_spark_array(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
     """A column in one piece; intervals, which Spark does not take from Arrow, as text."""
@@ -502,7 +524,7 @@ def _find_times(filters: Sequence[Any], view: StreamSnapshot) -> KeyPredicate:
 def _find_passed(plan: Any) -> Iterator[int]:
     """The numbers of columns of relations below a join whose rows reach it one by one."""
     kind = find_kind(plan)
-    if kind == "LogicalRDD":
+    if kind == _STREAM_LEAF:
         for attribute in list_items(plan.output()):
             yield attribute.exprId().id()
     elif kind in _KEEPS_ROWS_APART:
