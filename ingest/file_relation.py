@@ -4,7 +4,8 @@
 segments are known, so the relation is made of the files themselves.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.classic.column import _to_seq
@@ -18,28 +19,41 @@ LISTING_SETTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 """Spark looks for more files than this by a job."""
 
 
+_handles: "weakref.WeakKeyDictionary[Any, dict[str, Any]]" = weakref.WeakKeyDictionary()
+"""Classes and singletons of each JVM, by the context that runs in it: to look one up takes some calls."""
+
+
+def find_class(spark: Any, name: str) -> Any:
+    """A class of Java or Scala in the JVM of a session."""
+    return _find_handle(spark, name, lambda jvm: getattr(jvm, name))
+
+
+def find_object(spark: Any, name: str) -> Any:
+    """A singleton of Scala in the JVM of a session."""
+    return _find_handle(spark, f"{name}$", lambda jvm: getattr(getattr(jvm, f"{name}$"), "MODULE$"))
+
+
+def _find_handle(spark: Any, name: str, look_up: Callable[[Any], Any]) -> Any:
+    context = spark.sparkContext
+    handles = _handles.setdefault(context, {})
+    if name not in handles:
+        handles[name] = look_up(context._jvm)
+    return handles[name]
+
+
 class FileRelations:
     """Makes relations of files, and temporary views of them, in one session of this process.
 
     Args:
-        spark: The session, whose settings and temporary views are changed.
+        spark: The session, whose temporary views are changed.
     """
 
     def __init__(self, spark: Any) -> None:
-        self._spark, self._jvm = spark, spark.sparkContext._jvm
-        self._session = spark._jsparkSession
-        self._none = self.object("scala.None")
-        self._no_options = self.object("scala.collection.immutable.Map").empty()
+        self._spark, self._session = spark, spark._jsparkSession
+        self.locations: list[Any] = []
+        """The lists of files that were made: a plan that reads one refers to it."""
 
-    def object(self, name: str) -> Any:
-        """A singleton of Scala."""
-        return getattr(getattr(self._jvm, f"{name}$"), "MODULE$")
-
-    def kind(self, name: str) -> Any:
-        """A class of the JVM, by one call."""
-        return getattr(self._jvm, name)
-
-    def make(self, urls: Sequence[str], schema: Any, options: dict[str, str]) -> "DataFrame":
+    def make(self, urls: Sequence[str], schema: Any, options: Mapping[str, str]) -> "DataFrame":
         """The rows of the files.
 
         Args:
@@ -47,35 +61,37 @@ class FileRelations:
             schema: What is read of them.
             options: Of Hadoop's file system.
         """
-        path = self.kind("org.apache.hadoop.fs.Path")
-        paths = _to_seq(self._spark.sparkContext, [path(url) for url in urls])
+        spark = self._spark
+        path = find_class(spark, "org.apache.hadoop.fs.Path")
         columns = self._session.parseDataType(schema.json()).asNullable()  # as Spark's reader does
-        settings = self._no_options
+        settings = find_object(spark, "scala.collection.immutable.Map").empty()
         for name, value in options.items():
             settings = settings.updated(name, value)
-        wrap = self.kind("scala.Option").apply
-        unpartitioned = wrap(self.object(f"{_DATASOURCES}.PartitionSpec").emptySpec())
-        index = self.kind(f"{_DATASOURCES}.InMemoryFileIndex")(
+        wrap, nothing = find_class(spark, "scala.Option").apply, find_object(spark, "scala.None")
+        location = find_class(spark, f"{_DATASOURCES}.InMemoryFileIndex")(
             self._session,
-            paths,
+            _to_seq(spark.sparkContext, [path(url) for url in urls]),
             settings,
             wrap(columns),
-            self.object(f"{_DATASOURCES}.NoopCache"),
-            unpartitioned,
-            self._none,
+            find_object(spark, f"{_DATASOURCES}.NoopCache"),
+            wrap(find_object(spark, f"{_DATASOURCES}.PartitionSpec").emptySpec()),
+            nothing,
         )
-        layout = self.kind(f"{_DATASOURCES}.parquet.ParquetFileFormat")()
-        relation = self.kind(f"{_DATASOURCES}.HadoopFsRelation")(
-            index, index.partitionSchema(), columns, self._none, layout, settings, self._session
+        self.locations.append(location)
+        parquet = find_class(spark, f"{_DATASOURCES}.parquet.ParquetFileFormat")()
+        relation = find_class(spark, f"{_DATASOURCES}.HadoopFsRelation")(
+            location, location.partitionSchema(), columns, nothing, parquet, settings, self._session
         )
-        return ClassicFrame(self._session.baseRelationToDataFrame(relation), self._spark)
+        return ClassicFrame(self._session.baseRelationToDataFrame(relation), spark)
 
     def offer(self, name: str, plan: Any) -> None:
         """Let statements of the session find an analyzed plan by a name; no command is run for it."""
-        helper = self.object("org.apache.spark.sql.execution.command.ViewHelper")
-        identifier = self.kind("org.apache.spark.sql.catalyst.TableIdentifier")(name)
-        nothing = self.object("scala.collection.immutable.Nil")
+        spark = self._spark
+        helper = find_object(spark, "org.apache.spark.sql.execution.command.ViewHelper")
+        identifier = find_class(spark, "org.apache.spark.sql.catalyst.TableIdentifier")(name)
+        nothing, none = find_object(spark, "scala.None"), find_object(spark, "scala.collection.immutable.Nil")
+        replaced = find_object(spark, "scala.collection.immutable.Map").empty().lift()  # there is no view to replace
         view = helper.createTemporaryViewRelation(
-            identifier, self._session, False, self._no_options.lift(), self._none, plan, plan, nothing, self._none
+            identifier, self._session, False, replaced, nothing, plan, plan, none, nothing
         )
         self._session.sessionState().catalog().createTempView(name, view, True)

@@ -6,6 +6,9 @@ from typing import Any
 
 _NUMBER = re.compile(r"#(\d+)L?(?=[,})]|$)")
 """Of an attribute, as Spark writes it."""
+_ATTRIBUTE = re.compile(r"(\w+)#(\d+)L?")
+_ATTRIBUTES = re.compile(r"\w+\(((?:\w+#\d+L?(?:, )?)*)\)")
+"""A sequence of attributes whose names are words."""
 
 
 _WITHOUT_INPUT = ("LogicalRelation", "LocalRelation", "OneRowRelation", "UnresolvedRelation")
@@ -21,6 +24,15 @@ def find_kind(node: Any) -> str:
 def find_numbers(attributes: Any) -> set[int]:
     """The numbers of a set or sequence of attributes, by one call into the JVM; a strange name may add others."""
     return {int(number) for number in _NUMBER.findall(attributes.toString())}
+
+
+def find_names(attributes: Any) -> dict[int, str]:
+    """The names of a sequence of attributes by their numbers, by one call into the JVM if the names are usual ones."""
+    text: str = attributes.toString()
+    written = _ATTRIBUTES.fullmatch(text)
+    if written is None:
+        return {attribute.exprId().id(): attribute.name() for attribute in list_items(attributes)}
+    return {int(number): name for name, number in _ATTRIBUTE.findall(written[1])}
 
 
 def list_items(sequence: Any) -> list[Any]:

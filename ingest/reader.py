@@ -38,8 +38,8 @@ from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
 from windrow.ingest.expressions import EXP, TS, to_micros
-from windrow.ingest.file_relation import FileRelations
-from windrow.ingest.logical_plans import find_kind, split_condition, walk
+from windrow.ingest.file_relation import FileRelations, find_class, find_object
+from windrow.ingest.logical_plans import split_condition
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, escape_pattern, go_back, open_warehouse
 from windrow.ingest.sort_key import quote_name
@@ -112,20 +112,34 @@ def read(
     """
     snapshot = SparkSnapshot(spark, warehouse, [stream], as_of)
     try:
-        frame = snapshot.read(stream, window, columns, where)
+        frame, locations = _build_frame(spark, snapshot.contents, stream, window, columns, where)
         described = snapshot._describe(stream, window, columns)
     except BaseException:
         snapshot.close()
         raise
-    pin_frame(snapshot, frame, described)
+    pin_frame(snapshot, frame, described, locations)
     return frame
 
 
-def pin_frame(taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any]) -> None:
-    """Keep a snapshot open until nothing uses the DataFrame that reads it any more."""
+def pin_frame(
+    taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any], locations: Sequence[Any] | None
+) -> None:
+    """Keep a snapshot open until nothing uses the DataFrame that reads it any more.
+
+    Args:
+        taken: The snapshot.
+        frame: The DataFrame.
+        about: Which window its rows are of.
+        locations: The lists of files that it reads. A frame that is derived from this one is another object, in Python
+            and in the JVM, but has the same ones. None for a client of Spark Connect, which does not see them.
+    """
+    references = None
+    if locations is not None:
+        make_reference = find_class(frame.sparkSession, "java.lang.ref.WeakReference")
+        references = [make_reference(location) for location in locations]
     with _guard:
         number = max(_pinned_reads, default=0) + 1
-        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), _find_file_indexes(frame), about)
+        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), references, about)
         _read_numbers[frame] = number
         if len(_pinned_reads) == 1:
             threading.Thread(target=_release_unused_pins, name="windrow-pins", daemon=True).start()
@@ -181,7 +195,8 @@ class SparkSnapshot:
         where: "Column | str | None" = None,
     ) -> "DataFrame":
         """The rows of a window as a DataFrame, as `windrow.spark.read` gives it, of this commit."""
-        return _build_frame(self._spark, self._snapshot, stream, window, columns, where)
+        frame, _ = _build_frame(self._spark, self._snapshot, stream, window, columns, where)
+        return frame
 
     def _describe(self, stream: str, window: times.Duration | None, columns: Sequence[str] | None) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(
@@ -276,21 +291,6 @@ def _release_unused_pins() -> None:
             return
 
 
-def _find_file_indexes(frame: "DataFrame") -> list[Any] | None:
-    """Weak references of the JVM to the lists of files that a frame reads.
-
-    A frame that is derived from this one is another object, in Python and in the JVM, but has the same list of files.
-    """
-    if not hasattr(frame, "_jdf"):  # a client of Spark Connect
-        return None
-    jvm: Any = frame.sparkSession._jvm
-    return [
-        jvm.java.lang.ref.WeakReference(node.relation().location())
-        for node in walk(frame._jdf.queryExecution().analyzed())
-        if find_kind(node) == "LogicalRelation"
-    ]
-
-
 def _build_frame(
     spark: "SparkSession",
     snapshot: Snapshot,
@@ -298,41 +298,19 @@ def _build_frame(
     window: times.Duration | None,
     columns: Sequence[str] | None,
     where: "Column | str | None",
-) -> "DataFrame":
+) -> tuple["DataFrame", list[Any] | None]:
+    """The rows of a window, and the lists of files that are read for them; None if they cannot be had."""
     view = snapshot.view(stream)
     bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
     names = select_columns(view, columns).names
     selection = view.select(bounds)
     build_read_schema(view.entry.definition, names)  # raises
-    if where is None:
-        frame = scan_selection(spark, snapshot, view, selection, names, names)
-    else:
-        selection = _narrow_selection(spark, snapshot, view, selection, where)
-        frame = scan_selection(spark, snapshot, view, selection, view.schema.names).where(where)
-    return frame.select(*(quote_name(name) for name in names))
-
-
-def scan_selection(
-    spark: "SparkSession",
-    snapshot: Snapshot,
-    view: StreamSnapshot,
-    selection: Selection,
-    needed: Collection[str],
-    columns: Sequence[str] | None = None,
-) -> "DataFrame":
-    """The rows of a selection, read by Spark from the files.
-
-    Args:
-        spark: The session.
-        snapshot: What is seen.
-        view: The stream.
-        selection: Segments and bounds.
-        needed: Columns that will be computed with; they are compared with their checksums, which Spark does not do.
-        columns: Those that it has, with the times if rows are chosen by them; by default all.
-    """
-    scan = SegmentScan(spark, snapshot, view, selection, columns)
-    scan.verify(needed)
-    return scan.build_frame()
+    selection = selection if where is None else _narrow_selection(spark, snapshot, view, selection, where)
+    read = names if where is None else view.schema.names
+    scan = SegmentScan(spark, snapshot, view, selection, read)
+    scan.verify(read)
+    frame = scan.build_frame() if where is None else scan.build_frame().where(where)
+    return frame.select(*(quote_name(name) for name in names)), scan.locations
 
 
 class SegmentScan:
@@ -364,7 +342,13 @@ class SegmentScan:
         self._numbered = [SEQ] if numbered else []
         self._unfiltered, self._filtered, self._ranged = _classify_files(snapshot.store, view, selection)
         self._locations = FileLocations(snapshot.store, spark)
+        self._relations = FileRelations(spark) if hasattr(spark, "_jsparkSession") else None
         self.files = frozenset(segment.file for segment in selection.segments)
+
+    @property
+    def locations(self) -> list[Any] | None:
+        """The lists of files of the frames that were built, in the JVM; None for a client of Spark Connect."""
+        return None if self._relations is None else self._relations.locations
 
     @property
     def reads_whole_files(self) -> bool:
@@ -383,7 +367,7 @@ class SegmentScan:
         schema = self._schema
         for name in self._numbered:
             schema = schema.add(name, "long")
-        scanner = _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations)
+        scanner = _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations, self._relations)
         parts = scanner.scan(self._unfiltered, self._filtered, self._ranged)
         frame = reduce(lambda one, other: one.union(other), parts)
         return frame.drop(*self._numbered) if self._numbered else frame
@@ -411,9 +395,7 @@ def _find_filters(spark: "SparkSession", schema: Any, where: "Column | str") -> 
     plan = frame._jdf.queryExecution().optimizedPlan()
     if plan.getClass().getSimpleName() != "Filter":
         return []
-    jvm: Any = spark._jvm
-    package = jvm.org.apache.spark.sql.execution.datasources
-    strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+    strategy = find_object(spark, "org.apache.spark.sql.execution.datasources.DataSourceStrategy")
     understood: list[Filter] = []
     for condition in split_condition(plan.condition()):
         translated = strategy.translateFilter(condition, True)
@@ -494,6 +476,7 @@ class _SegmentScanner:
         view: The stream.
         bounds: The window.
         locations: Where the files are read.
+        relations: What makes relations of them; None for a client of Spark Connect.
     """
 
     def __init__(
@@ -503,8 +486,9 @@ class _SegmentScanner:
         view: StreamSnapshot,
         bounds: WindowBounds | None,
         locations: FileLocations,
+        relations: FileRelations | None,
     ) -> None:
-        self._spark = spark
+        self._spark, self._relations = spark, relations
         self._locations = locations
         self._schema = schema
         self._view = view
@@ -527,8 +511,8 @@ class _SegmentScanner:
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
         urls, options = [self._locations.find(path) for path in paths], self._locations.options
-        if hasattr(self._spark, "_jsparkSession"):
-            return FileRelations(self._spark).make(urls, self._schema, options)
+        if self._relations is not None:
+            return self._relations.make(urls, self._schema, options)
         if not urls:
             return self._spark.createDataFrame([], self._schema)  # type: ignore[no-any-return]
         reader = self._spark.read.schema(self._schema).options(**options)

@@ -10,6 +10,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,8 +24,15 @@ from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.selection import Selection
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.file_relation import LISTING_SETTING, FileRelations
-from windrow.ingest.logical_plans import find_kind, find_numbers, list_items, split_condition, walk, walk_with_kinds
+from windrow.ingest.file_relation import LISTING_SETTING, FileRelations, find_class, find_object
+from windrow.ingest.logical_plans import (
+    find_kind,
+    find_names,
+    find_numbers,
+    list_items,
+    split_condition,
+    walk_with_kinds,
+)
 from windrow.ingest.reader import SegmentScan, SparkSnapshot, pin_frame, to_python_filter
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, keep_active_session
@@ -49,6 +57,11 @@ _COMMANDS = (
     "org.apache.spark.sql.catalyst.plans.logical.Command",
     "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement",
 )
+_QUERIES = frozenset(
+    {"Project", "Filter", "Aggregate", "UnresolvedHaving", "Join", "Sort", "GlobalLimit", "LocalLimit", "Distinct"}
+    | {"SubqueryAlias", "UnresolvedWith", "UnresolvedRelation", "OneRowRelation"}
+)
+"""Operators that are known to be no commands."""
 _VOLATILE = frozenset(
     {"now", "current_timestamp", "current_date", "current_time", "curdate", "localtimestamp", "unix_timestamp"}
     | {"rand", "randn", "random", "uuid", "shuffle"}
@@ -93,7 +106,7 @@ def sql(
             taken.close()
         raise
     if not borrowed:
-        pin_frame(taken, frame, about)
+        pin_frame(taken, frame, about, plan.locations)
     return frame
 
 
@@ -193,15 +206,16 @@ class _StatementPlanner:
         self._context = context
         # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
         self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-        self._jvm = spark.sparkContext._jvm
         self._files = FileRelations(self._session)
+        self.locations: list[Any] = []
+        """The lists of files that the plans read."""
         self._session.conf.set(LISTING_SETTING, 1 << 30)  # files are named: a job that looks for them is of no use
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
         self._others: dict[str, Reference] = {}
         """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
         self._offer_relations()
-        self._leaves = self._jvm.java.util.IdentityHashMap()
+        self._leaves = find_class(spark, "java.util.IdentityHashMap")()
         """The streams by the lists of files that are read for them."""
         self._offer_streams()
         self._optimize()
@@ -210,6 +224,12 @@ class _StatementPlanner:
     def windows(self) -> tuple[Any, ...]:
         """Which windows the statement reads."""
         return tuple(describe_window(each.view, each.reference) for each in self._relations.values())
+
+    @cached_property
+    def _analyzed(self) -> list[tuple[Any, str]]:
+        """The operators of the statement as it was written."""
+        analyzed = self._planned._jdf.queryExecution().analyzed()
+        return [(node, kind) for node, kind, _ in walk_with_kinds(analyzed)]
 
     def describe(self) -> dict[str, Any]:
         """What is known of the answer, as `windrow.spark.about` gives it."""
@@ -263,7 +283,7 @@ class _StatementPlanner:
             scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
             scan.verify(each.columns)
             if each.offered is None or each.offered.files != scan.files:
-                self._offer(name, scan.build_frame())
+                self._offer(name, self._build(scan))
                 is_planned = False
         return self._planned if is_planned else self._plan()
 
@@ -284,11 +304,11 @@ class _StatementPlanner:
 
     def _refuse_commands(self, parsed: Any) -> None:
         """Only queries: `SparkSession.sql` would run a command at once."""
-        kinds = [self._jvm.java.lang.Class.forName(name) for name in _COMMANDS]
-        for node in walk(parsed):
-            if any(kind.isInstance(node) for kind in kinds):
+        classes = find_class(self._spark, "java.lang.Class")
+        for node, kind, _ in walk_with_kinds(parsed):
+            if kind not in _QUERIES and any(classes.forName(name).isInstance(node) for name in _COMMANDS):
                 raise ConfinementError(
-                    f"only queries can be asked here, not {node.nodeName()}; for a plan there is windrow.spark.explain"
+                    f"only queries can be asked here, not {kind}; for a plan there is windrow.spark.explain"
                 )
 
     def _translate(self, error: BaseException) -> QueryError:
@@ -302,9 +322,14 @@ class _StatementPlanner:
             answer = self._session.sql(self._sql, self._args)
         except SPARK_ERRORS as error:
             raise self._translate(error) from None
-        datasets = self._files.kind("org.apache.spark.sql.classic.Dataset")
+        datasets = find_class(self._spark, "org.apache.spark.sql.classic.Dataset")
         dataset = datasets.ofRows(self._spark._jsparkSession, answer._jdf.queryExecution().analyzed())
         frame: DataFrame = type(answer)(dataset, self._spark)
+        return frame
+
+    def _build(self, scan: SegmentScan) -> Any:
+        frame = scan.build_frame()
+        self.locations += scan.locations or ()
         return frame
 
     def _offer(self, name: str, frame: Any) -> None:
@@ -373,7 +398,7 @@ class _StatementPlanner:
                 continue
             scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
             if scan.reads_whole_files and len(scan.files) <= _MAX_FILES_AT_FIRST:
-                each.offered, frame = scan, scan.build_frame()
+                each.offered, frame = scan, self._build(scan)
             else:
                 schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
                 frame = self._files.make([], schema, {})
@@ -385,10 +410,10 @@ class _StatementPlanner:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
         self._planned = self._plan()
         execution = self._planned._jdf.queryExecution()
-        self._analyzed = [(node, kind) for node, kind, _ in walk_with_kinds(execution.analyzed())]
-        read = {self._find_stream(node) for node, kind in self._analyzed if kind == _STREAM_LEAF}
-        # Names were compared as words: some are those of columns, or qualify a relation with a window.
-        self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
+        if any(each.reference.span is None for each in self._relations.values()):
+            # Names were compared as words: some are those of columns.
+            read = {self._find_stream(node) for node, kind in self._analyzed if kind == _STREAM_LEAF}
+            self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
             optimized = execution.optimizedPlan()
         except SPARK_ERRORS as error:
@@ -404,11 +429,10 @@ class _StatementPlanner:
             if name is None:
                 continue
             self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
-            for attribute in list_items(node.output()):
-                number = attribute.exprId().id()
-                attributes[number] = name, attribute.name()
+            for number, column in find_names(node.output()).items():
+                attributes[number] = name, column
                 if number in used:
-                    self._relations[name].columns.add(attribute.name())
+                    self._relations[name].columns.add(column)
         joins = [node for node, kind, _ in nodes if kind == "Join"]
         self._equalities = list(self._find_equalities(joins, attributes))
 
@@ -470,8 +494,7 @@ class _StatementPlanner:
             each.predicate = KeyPredicate(tuple(key_range for keyed in ranges for key_range in keyed or ()), None, None)
 
     def _translate_filters(self, occurrence: _Occurrence) -> list[Any]:
-        package = self._jvm.org.apache.spark.sql.execution.datasources
-        strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+        strategy = find_object(self._spark, "org.apache.spark.sql.execution.datasources.DataSourceStrategy")
         filters = []
         for condition in occurrence.conditions:
             for part in split_condition(condition):
@@ -525,8 +548,7 @@ def _find_passed(plan: Any) -> Iterator[int]:
     """The numbers of columns of relations below a join whose rows reach it one by one."""
     kind = find_kind(plan)
     if kind == _STREAM_LEAF:
-        for attribute in list_items(plan.output()):
-            yield attribute.exprId().id()
+        yield from find_names(plan.output())
     elif kind in _KEEPS_ROWS_APART:
         yield from _find_passed(plan.child())
     elif kind == "Join" and plan.joinType().sql() == "INNER":
