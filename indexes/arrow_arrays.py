@@ -48,6 +48,26 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> "np.ndarray[Any, Any]":
     return np.from_dlpack(array)
 
 
+def encode_dictionary(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
+    """The values of an array as a type with a dictionary, which has those that occur and no others."""
+    plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
+    return plain.cast(kind.value_type).dictionary_encode().cast(kind)
+
+
+def leave_out_unused_values(rows: pa.Table) -> pa.Table:
+    """Rows whose dictionaries have no value that none of them has: a filter leaves these as they are."""
+    for position, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [
+                chunk
+                if len(compute.unique(chunk.indices.drop_null())) == len(chunk.dictionary)
+                else encode_dictionary(chunk, field.type)
+                for chunk in rows.column(position).chunks
+            ]
+            rows = rows.set_column(position, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
 def from_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Python values as a column: texts, bytes, numbers, truth values, times (by their counts) and lists of them."""
     present = np.fromiter((value is not None for value in values), bool, len(values))

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from windrow.errors import DamageError
+from windrow.indexes.arrow_arrays import encode_dictionary
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.end_overrides import find_ended_rows
 from windrow.indexes.manifest import Manifest
@@ -306,13 +307,8 @@ def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_dictionary(kind):
-        return pa.chunked_array([_encode(chunk, kind) for chunk in column.chunks], kind)
+        return pa.chunked_array([encode_dictionary(chunk, kind) for chunk in column.chunks], kind)
     return column.cast(kind)
-
-
-def _encode(chunk: pa.Array, kind: pa.DictionaryType) -> pa.Array:
-    plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
-    return plain.cast(kind.value_type).dictionary_encode().cast(kind)
 
 
 def _map(path: str) -> FileMap:

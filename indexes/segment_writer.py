@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windrow.indexes.arrow_arrays import leave_out_unused_values
 from windrow.indexes.arrow_arrays import parquet as pq
 from windrow.indexes.row_model import Int64s
 
@@ -286,7 +287,7 @@ class SegmentFileWriter:
             for start in range(0, rows, per_group):  # a sorted copy of all rows would take their memory again
                 picked = slice(start, start + per_group)
                 group = table[picked] if order is None else table.take(pa.array(order[picked]))
-                self._writer.write_table(group, row_group_size=per_group)
+                self._writer.write_table(leave_out_unused_values(group), row_group_size=per_group)
 
     def close(self) -> None:
         """Write what is pending and the footer."""

@@ -343,7 +343,9 @@ class _StatementPlanner:
         unknown = self._statement.names - {*streams, *tables}
         results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
         self._snapshot = go_back(
-            self._statement.references, self._snapshot, lambda: bool(_VOLATILE & self._statement.names)
+            self._statement.references,
+            self._snapshot,
+            lambda: next((f"{name}()" for name in sorted(_VOLATILE & self._statement.names)), None),
         )
         read = []
         for reference in self._statement.references:

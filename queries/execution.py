@@ -34,6 +34,7 @@ from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.confinement import confine
 from windrow.queries.sql.foreign_dialect import ForeignStatement
 from windrow.queries.sql.statement import Reference, Statement, cached_per_template, parse
+from windrow.queries.sql.volatility import find_change
 from windrow.queries.sql.window_spec import (
     AllRows,
     CalendarWindow,
@@ -238,7 +239,7 @@ def prepare(
         shortcut = None if restricted is None else shortcut
         if restricted is not None:
             statement = replace(parse(restricted), explain=statement.explain)
-        visible = go_back(statement.references, pinned, lambda: analyse(statement).is_volatile)
+        visible = go_back(statement.references, pinned, lambda: find_change(statement))
         streams, results = _offer_tables(statement, visible, records, pooled, context)
         visible, streams = show_pasts(visible, streams)
         relations = plan_relations(visible, statement, params, pooled, streams)
@@ -272,8 +273,14 @@ def _explained(statement: Statement) -> str:
     return _EXPLAIN.sub("", statement.text, count=1) if statement.explain else statement.text
 
 
-def go_back(references: Sequence[Reference], pinned: Snapshot, is_volatile: Callable[[], bool]) -> Snapshot:
-    """The snapshot that a statement is asked of: with AS OF COMMIT an earlier one, for all that it reads."""
+def go_back(references: Sequence[Reference], pinned: Snapshot, find_change: Callable[[], str | None]) -> Snapshot:
+    """The snapshot that a statement is asked of: with AS OF COMMIT an earlier one, for all that it reads.
+
+    Args:
+        references: Of the statement.
+        pinned: The snapshot that it would be asked of otherwise.
+        find_change: Finds what in it gives something else each time.
+    """
     pasts = {str(reference.past): reference.past for reference in references if reference.past is not None}
     then = next((past for past in pasts.values() if isinstance(past, AsOf) and past.kind == "commit"), None)
     if not pasts and pinned.commit is None:
@@ -281,8 +288,11 @@ def go_back(references: Sequence[Reference], pinned: Snapshot, is_volatile: Call
     other = next((past for past in pasts.values() if past != AsOf("commit", pinned.commit or 0)), None)
     if pinned.commit is not None and other is not None:
         raise QueryError(f"{other} cannot be asked of what is AS OF COMMIT {pinned.commit} already; leave one out")
-    if is_volatile():
-        raise QueryError("a statement that calls a clock, or another volatile function, cannot be asked of the past")
+    if (change := find_change()) is not None:
+        raise QueryError(
+            f"{change} gives something else each time (it is volatile), so the statement cannot be asked of the past; "
+            "leave it out"
+        )
     if then is not None and len(pasts) > 1:
         raise QueryError(
             f"{then} holds for all that the statement reads; leave {' and '.join({*pasts} - {str(then)})} out"

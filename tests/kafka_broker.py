@@ -1,7 +1,5 @@
 """A Kafka broker on this machine's loopback, and Spark's package for it, as Maven gives them."""
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from maven_jars import fetch, need_tools
 
 KAFKA = "3.9.1"
 BROKER = [f"org.apache.kafka:kafka_2.13:{KAFKA}"]
@@ -26,60 +26,15 @@ SPARK_OLDER = [
     "org.apache.spark:spark-avro_2.13:4.1.1",
     *SPARK[3:],
 ]
-COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "windrow"
 PRODUCER = Path(__file__).with_name("KafkaLines.java")
 SMALL = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"]
-FETCH_SECONDS = 150
-
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"
-_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-
-
-def fetch(name: str, coordinates: list[str], *, alone: bool) -> Path | str:
-    """Fetch jars into a folder, once for this user; gives the folder, or why they could not be had.
-
-    Args:
-        name: Of the folder.
-        coordinates: Of the jars.
-        alone: Without what they depend on.
-    """
-    folder = CACHE / name
-    if folder.is_dir():
-        return folder
-    work = CACHE / f"{name}.{os.getpid()}"
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        needed = "".join(_DEPENDENCY.format(*each.split(":"), _ALONE if alone else "") for each in coordinates)
-        (work / "pom.xml").write_text(
-            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>windrow</groupId>'
-            f"<artifactId>{name}</artifactId><version>1</version><dependencies>{needed}</dependencies></project>"
-        )
-        command = ["mvn", "-q", "-B", "-f", str(work / "pom.xml"), COPY, f"-DoutputDirectory={work / 'jars'}"]
-        try:
-            done = subprocess.run(
-                [*command, "-DincludeScope=runtime"], capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return f"Maven did not give {name} within {FETCH_SECONDS} s"
-        if done.returncode:
-            return f"Maven did not give {name}: " + (done.stdout.strip().splitlines() or ["no reason"])[0]
-        try:
-            (work / "jars").rename(folder)
-        except OSError:  # another process was faster
-            assert folder.is_dir()
-        return folder
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def find_jars() -> tuple[Path, list[str]]:
     """The broker's jars, and those that Spark needs; skips the test where they cannot be had."""
     import pyspark
 
-    for tool in ("java", "javac", "mvn"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"there is no {tool} on this machine")
+    need_tools("java", "javac", "mvn")
     broker = fetch(f"kafka-{KAFKA}", BROKER, alone=False)
     if isinstance(broker, str):
         pytest.skip(broker)

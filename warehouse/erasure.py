@@ -40,6 +40,7 @@ from windrow.indexes.segment_builder import SegmentDraft
 from windrow.indexes.segment_reader import read_ranges
 from windrow.indexes.segments import Histogram, Segment, pack_histogram, unpack_histogram
 from windrow.layouts import drop_empty_layouts
+from windrow.publication import publish_due
 from windrow.reclaim import find_holders, remove_replaced
 from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
@@ -232,8 +233,9 @@ def erase(
             condition = _make_condition(contents.entry, keys, where)
             rewrite = _write(store, contents, condition)
             record = _make_record(store, contents, condition, rewrite)
-            if not rewrite.rows:
-                return _report(stream, store.catalog.version(), record, 0)
+            if not rewrite.rows:  # what an erasure before this one replaced may still be there
+                commit = store.catalog.version()
+                break
             try:
                 commit = _commit(store, contents, rewrite, record, refill, timeout)
                 break
@@ -242,6 +244,7 @@ def erase(
         else:
             raise BusyError(f"rows are appended to stream {stream!r} all the time; pause the appends and erase again")
     rewrite.forget_files(store)
+    publish_due(store, at_once=True)
     files = len(rewrite.staged()) + sum(staged is not None for staged, _, _ in rewrite.rejected.values())
     return _report(stream, commit, record, files, _remove_replaced(store))
 
@@ -534,7 +537,8 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
     if rewrite.rows:
         total = sum(rewrite.rows.values())
         is_batch = record.by == "batch"
-        state = revoke(entry, state, tables.version, f"{total} rows were {'corrected' if is_batch else 'erased'}")
+        what = "corrected" if is_batch else "erased"
+        state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
         if not is_batch:
             _forget_digests(tables, entry)
         _replace_in_holds(tables, entry.definition.name, cells.placed | past.placed, [*cells.old, *past.old])

@@ -60,7 +60,9 @@ class Publication:
     hold: dt.timedelta
 
 
-def publish(store: Store, stream: str, form: str, every: times.Duration, hold: times.Duration) -> Publication:
+def publish(
+    store: Store, stream: str, form: str, every: times.Duration | None, hold: times.Duration | None
+) -> Publication:
     """Begin to publish a stream or view, or change how; its window as it is now is published before this returns."""
     store.check_writable()
     if store.remote is not None:
@@ -70,16 +72,19 @@ def publish(store: Store, stream: str, form: str, every: times.Duration, hold: t
         )
     if form not in FORMATS:
         raise DefinitionError(f"format {form!r} is not one of {', '.join(FORMATS)}")
-    intervals = times.parse_duration(every, "every"), times.parse_duration(hold, "hold")
+    given = {
+        name: times.parse_duration(value, name)
+        for name, value in (("every", every), ("hold", hold))
+        if value is not None
+    }
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
     with _locked(store, entry.id):
         publication = store.catalog.read(lambda tables: _find(tables, entry.id))
-        if publication is None or (publication.every, publication.hold) != intervals:
+        changed = replace(publication or PublicationEntry(format=form, table=str(uuid.uuid4())), **given)
+        if changed != publication:
             delta.to_delta_schema(entry.definition.schema)
             with store.catalog.write() as tables:
                 find_stream(tables, stream)
-                publication = publication or PublicationEntry(format=form, table=str(uuid.uuid4()), every=0, hold=0)
-                changed = replace(publication, every=intervals[0], hold=intervals[1])
                 tables.put("publications", catalog_key(entry.id), changed)
         _publish_window(store, entry.id, stream)
     return next(status for status in list_publications(store) if status.stream == stream)
@@ -133,14 +138,18 @@ def list_publications(store: Store) -> list[Publication]:
     return store.catalog.read(read)
 
 
-def publish_due(store: Store) -> str | None:
-    """Publish the windows that have moved since their last version, if that is long enough ago.
+def publish_due(store: Store, *, at_once: bool = False) -> str | None:
+    """Publish the windows that have changed since their last version, if that is long enough ago.
+
+    Args:
+        store: The warehouse.
+        at_once: Also if it is not: rows were erased that the last version still shows.
 
     Returns:
         Why a window could not be published, in one sentence; the next slide tries again.
     """
     problem = None
-    for stream in store.catalog.read(_find_due(store.clock())):
+    for stream in store.catalog.read(_find_due(None if at_once else store.clock())):
         try:
             with _locked(store, stream[0]):
                 _publish_window(store, *stream)
@@ -149,7 +158,9 @@ def publish_due(store: Store) -> str | None:
     return problem
 
 
-def _find_due(now: int) -> Any:
+def _find_due(now: int | None) -> Any:
+    """A transaction's streams whose windows have changed and, at a wall time, may be published again."""
+
     def read(tables: Tables) -> list[tuple[int, str]]:
         records = {decode_last_int(key): record for key, record in tables.items("publications")}
         if not records:
@@ -157,7 +168,7 @@ def _find_due(now: int) -> Any:
         due = []
         for _, entry in tables.items("streams"):
             publication = records.get(entry.id)
-            if publication is not None and now - publication.at >= publication.every:
+            if publication is not None and (now is None or now - publication.at >= publication.every):
                 _, state = find_stream(tables, entry.definition.name)
                 if (state.slide, state.manifest) != (publication.slide, publication.manifest):
                     due.append((entry.id, entry.definition.name))
@@ -223,7 +234,7 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
         actions = _make_actions(publication, name, schema, before, after, now)
         version = publication.version + bool(actions)
         newest = HeldVersion(commit=snapshot.version, version=version)
-        held = _hold(publication, newest, now) if actions else publication.held
+        held = _hold(publication, newest, now, is_new=bool(actions))
         publication = replace(
             publication, version=version, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
             held=held,
@@ -245,10 +256,12 @@ def _publish_window(store: Store, stream: int, name: str) -> None:
             _remove_old_versions(store, log, publication)
 
 
-def _hold(publication: PublicationEntry, newest: HeldVersion, now: int) -> tuple[HeldVersion, ...]:
-    """The versions that readers may read when the newest one has come."""
-    replaced = [old if old.replaced else replace(old, replaced=now) for old in publication.held]
-    return (*(old for old in replaced if now - old.replaced < publication.hold), newest)
+def _hold(publication: PublicationEntry, newest: HeldVersion, now: int, *, is_new: bool) -> tuple[HeldVersion, ...]:
+    """The versions that readers may read when the newest one has come, or is found to be that of a later commit too."""
+    replaced = [
+        old if old.replaced else replace(old, replaced=now) for old in publication.held if is_new or old.replaced
+    ]
+    return (*(old for old in replaced if publication.is_held(old, now)), newest)
 
 
 def _record(

@@ -83,7 +83,7 @@ def find_reclaimable(store: Store, limit: int = _MOST_PER_SLIDE) -> list[tuple[b
     """Replaced things that no pin protects: `remove_files` removes their files, `forget_reclaimed` their records."""
 
     def read(tables: Tables) -> tuple[list[tuple[bytes, ReclaimEntry]], int | None]:
-        published = find_oldest_published(tables)
+        published = find_oldest_published(tables, store.clock())
         free = (
             (key, record)
             for key, record in tables.items("reclaim")
@@ -99,10 +99,10 @@ def find_reclaimable(store: Store, limit: int = _MOST_PER_SLIDE) -> list[tuple[b
     return [(key, record) for key, record in pending if not limits or _version_in_key(key) <= min(limits)]
 
 
-def find_oldest_published(tables: Tables) -> dict[int, int]:
-    """By stream, the oldest commit whose files a reader of its publication may still read."""
+def find_oldest_published(tables: Tables, now: int) -> dict[int, int]:
+    """By stream, the oldest commit whose files a reader of its publication may still read at a wall time."""
     return {
-        decode_last_int(key): min(held.commit for held in record.held)
+        decode_last_int(key): min(held.commit for held in record.held if record.is_held(held, now))
         for key, record in tables.items("publications")
         if record.held
     }
@@ -310,7 +310,7 @@ def find_holders(store: Store) -> tuple[str, ...]:
     holders = [f"{pins} open reader{'s' if pins > 1 else ''}"] if pins else []
     if store.catalog.read(find_oldest_hold) is not None:
         holders.append("slides that wait for periodic queries")
-    if store.catalog.read(find_oldest_published):
+    if store.catalog.read(lambda tables: find_oldest_published(tables, store.clock())):
         holders.append("published versions, until their hold is over")
     return tuple(holders) or ("files that could not be removed",)
 

@@ -189,18 +189,18 @@ class StreamChanges:
         stream: str,
         format: Literal["delta"] = "delta",
         *,
-        every: times.Duration = "1 minute",
-        hold: times.Duration = "10 minutes",
+        every: times.Duration | None = None,
+        hold: times.Duration | None = None,
     ) -> "Publication":
         """Publish the live rows of a stream or view as a Delta table beside its segments; no row is copied.
 
-        Slides write the next version. Called again, it changes the intervals and publishes at once.
+        Slides write the next version. Called again, it changes the intervals that are given and publishes at once.
 
         Args:
             stream: Its name.
             format: What is written.
-            every: At most one version in this time, by the wall clock.
-            hold: How long a reader of a version that was replaced finds its files.
+            every: At most one version in this time, by the wall clock; a minute if nothing else was said.
+            hold: How long a reader of a version that was replaced finds its files; ten minutes if nothing was said.
         """
         from windrow.publication import publish
 
@@ -1025,9 +1025,6 @@ class Warehouse(StreamChanges):
         report = erase(self._store, stream, keys, where, refill=prepare_refill, hooks=SLIDE_HOOKS, timeout=timeout)
         if report.total:
             renew_synopses(self._store)
-            from windrow.publication import publish_due
-
-            publish_due(self._store)
         return report
 
     def erasures(self, stream: str) -> "list[EraseReport]":

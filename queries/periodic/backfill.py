@@ -18,8 +18,8 @@ from windrow.errors import DefinitionError, QueryError, WindowError
 from windrow.history import find_cutoff
 from windrow.queries.periodic.due import SlideNumbers, find_period, is_due
 from windrow.queries.periodic.result_store import record_trouble
-from windrow.queries.sql.analysis import analyse
 from windrow.queries.sql.statement import parse
+from windrow.queries.sql.volatility import find_change
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -67,10 +67,10 @@ def check_backfill(entry: QueryEntry, snapshot: Snapshot) -> None:
         if reference.schema or reference.name.lower() not in named:
             what = f"windrow.{reference.name}" if reference.schema else f"results of {reference.name!r}"
             raise QueryError(f"query {entry.name!r} reads {what}, of which there is no history; leave the backfill out")
-    if analyse(statement).is_volatile:
+    if (change := find_change(statement)) is not None:
         raise QueryError(
-            f"query {entry.name!r} calls a clock, or another volatile function, which would not give what it gave "
-            "then; leave the backfill out"
+            f"query {entry.name!r} reads {change}, which is volatile and would not give what it gave then; leave the "
+            "backfill out"
         )
     if entry.output != "whole":
         raise QueryError(

@@ -41,6 +41,10 @@ _KNOWN_OTHERS = frozenset({
 """What DuckDB of that version lists: to ask it takes as long as the first statement of a process (`bench cold`)."""
 
 
+_ALIKE = frozenset({"assert_true()", "error()", "json_group_object()"})
+"""Of these, those that give the same, or fail, whenever they are called with the same values."""
+
+
 @lru_cache(maxsize=1)
 def _volatile_functions() -> VolatileFunctions:
     if duckdb_version == _KNOWN_VERSION:
@@ -77,6 +81,17 @@ def find_volatile_call(node: parse_tree.Node) -> str | None:
     name = str(node.get("function_name") or "").lower()
     until_today = name == "age" and len(node.get("arguments", ())) == 1
     return f"{name}()" if until_today or name in _volatile_functions().names else None
+
+
+def find_change(statement: Statement) -> str | None:
+    """What in a statement gives something else each time, over the same rows too; None if nothing does."""
+    for visit in parse_tree.walk(statement.tree):
+        call = find_volatile_call(visit.node)
+        if call is not None and call not in _ALIKE:
+            return call
+        if visit.node.get("sample") is not None:
+            return "a sample"
+    return None
 
 
 @cached_per_template

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import kafka_broker
+import maven_jars
 import windrow
 import windrow.spark
 from object_stores import CREDENTIALS, serve_s3
@@ -91,7 +91,7 @@ def test_hadoops_file_system_and_workers_read_s3(tmp_path) -> None:
 
     jar_names = [path.name for path in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")]
     hadoop = jar_names[0].removeprefix("hadoop-client-api-").removesuffix(".jar")
-    jars = kafka_broker.fetch(f"hadoop-aws-{hadoop}", [each.format(hadoop=hadoop) for each in HADOOP_AWS], alone=False)
+    jars = maven_jars.fetch(f"hadoop-aws-{hadoop}", [each.format(hadoop=hadoop) for each in HADOOP_AWS], alone=False)
     if isinstance(jars, str):
         pytest.skip(jars)
     folder = tmp_path / "w"

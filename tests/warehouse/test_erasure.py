@@ -162,9 +162,48 @@ def test_a_kill_leaves_the_rows_or_none_of_them(path: Path, tmp_path: Path, step
         shown = values(wh.sql("SELECT v FROM s"))
         assert shown in (left(4, 8, set()), left(4, 8, {SECRET}))
         assert (shown == left(4, 8, set())) == (step in ("erase.staged", "erase.published", "erase.committing"))
-        wh.erase("s", keys=[SECRET])
+        assert wh.erase("s", keys=[SECRET]).gone
+        assert find_bytes(killed, SECRET) == []
         fill(wh, 8, 10)
         assert values(wh.sql("SELECT v FROM s")) == left(6, 8, {SECRET}) + left(8, 10, set())
+
+
+def test_a_column_with_a_dictionary_keeps_no_value_that_no_row_has(path: Path) -> None:
+    schema = SCHEMA.set(1, pa.field("who", pa.dictionary(pa.int32(), pa.string())))
+    with windrow.open(path) as wh:
+        wh.create_stream("s", schema, time="ts", key="who", slide="1 minute", lifetime="4 minutes", history="6 minutes")
+        for minute in range(8):
+            dead = [{"ts": START - dt.timedelta(days=1), "who": "Theodora-Rejected", "v": 0}] if minute else []
+            wh.append("s", pa.Table.from_pylist([*rows_of(minute), *dead], schema))
+            wh.slide("s", to=START + (minute + 1) * MINUTE)
+        wh.append("s", pa.Table.from_pylist(rows_of(8), schema))
+        assert not any("segments" in file for file in find_bytes(path, "Theodora-Rejected"))
+        report = wh.erase("s", keys=[SECRET])
+        assert report.rows == {"window": 12, "history": 12, "spool": 3}
+        assert find_bytes(path, SECRET) == []
+        assert values(wh.sql("SELECT v FROM s [INCLUDING EXPIRED]")) == left(0, 8, {SECRET})
+
+
+def test_a_published_version_keeps_rows_until_its_hold_is_over_and_no_longer(path: Path) -> None:
+    """The erasure publishes at once; who erases again is told the truth about the bytes, not only about the rows."""
+    now = START + 20 * MINUTE
+    with windrow.open(path, clock=lambda: int(now.timestamp() * 1e6)) as wh:
+        wh.create_stream("s", SCHEMA, time="ts", key="who", slide="1 minute", lifetime="4 minutes", history="6 minutes")
+        wh.publish("s", every="1 day", hold="10 minutes")
+        fill(wh, 0, 8)
+        wh.publish("s")
+        versions = [wh.publications()[0].version]
+        for _ in range(2):
+            report = wh.erase("s", keys=[SECRET])
+            assert not report.gone
+            assert report.held_by == ("published versions, until their hold is over",)
+            assert find_bytes(path / "streams", SECRET)
+            versions.append(wh.publications()[0].version)
+        assert versions == [1, 2, 2]
+        now += 11 * MINUTE
+        assert wh.erase("s", keys=[SECRET]).gone
+        assert find_bytes(path, SECRET) == []
+        assert wh.check().ok
 
 
 def test_rows_of_small_appends_that_wait_in_the_catalog_go_too(path: Path) -> None:

@@ -408,9 +408,9 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     format: str
     table: str
     """The table's id."""
-    every: int
+    every: int = 60_000_000
     """At most one version in so many microseconds."""
-    hold: int
+    hold: int = 600_000_000
     """How long the files of a version stay after the next one came."""
     version: int = -1
     schema: str = ""
@@ -421,6 +421,10 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldVersion, ...] = ()
     pending: str = ""
     """The name under which the last version was written before this record was."""
+
+    def is_held(self, held: HeldVersion, now: int) -> bool:
+        """Whether readers may still read a version at a wall time: the newest one, and for a while those before it."""
+        return not held.replaced or now - held.replaced < self.hold
 
 
 class PublishedFile(msgspec.Struct, frozen=True, kw_only=True):

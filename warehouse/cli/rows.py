@@ -316,7 +316,7 @@ def erase(
     counts = {"rejected rows" if place == "rejected" else place: number for place, number in report.rows.items()}
     places = ", ".join(f"{number:,} from the {place}" for place, number in counts.items())
     terminal.say(f"{stream}: {terminal.count(report.total, 'row')} erased{': ' if places else ''}{places}")
-    if report.total:
+    if report.total or report.held_by:
         terminal.say("their bytes are gone" if report.gone else f"files are still kept by {', '.join(report.held_by)}")
         for relation in report.untouched:
             terminal.say(f"not changed: {relation}")

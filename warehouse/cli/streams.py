@@ -411,11 +411,11 @@ def show_dropped(session: Session, kind: str, name: str) -> None:
 
 @click.command(short_help="Publish a stream's window as a Delta table.")
 @click.argument("name")
-@click.option("--every", metavar="DURATION", default="1 minute", show_default=True, help="At most one version in it.")
-@click.option("--hold", metavar="DURATION", default="10 minutes", show_default=True, help="Keep replaced versions.")
+@click.option("--every", metavar="DURATION", help="At most one version in it; at first 1 minute.")
+@click.option("--hold", metavar="DURATION", help="Keep replaced versions so long; at first 10 minutes.")
 @click.option("--stop", is_flag=True, help="End the publication; the table's log is removed.")
 @command
-def publish(session: Session, name: str, every: str, hold: str, stop: bool) -> None:
+def publish(session: Session, name: str, every: str | None, hold: str | None, stop: bool) -> None:
     """Publish the live rows of a stream or view as a Delta table beside its segments, for other engines.
 
     Slides write the next version; no row is copied.
