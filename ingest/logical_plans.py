@@ -40,12 +40,6 @@ def list_items(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
-def walk(plan: Any) -> Iterator[Any]:
-    """All operators of a plan, and of the subqueries in its expressions."""
-    for node, _, _ in walk_with_kinds(plan):
-        yield node
-
-
 def walk_with_kinds(plan: Any) -> Iterator[tuple[Any, str, Any]]:
     """All operators, each with the name of its class and the condition of the filter right above it, or None."""
     has_subqueries = bool(plan.subqueriesAll().size())

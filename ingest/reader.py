@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.types import TimestampType
 
 from windrow import times
 from windrow.errors import ClosedError
@@ -37,7 +38,7 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.expressions import EXP, TS, to_micros
+from windrow.ingest.expressions import to_micros
 from windrow.ingest.file_relation import FileRelations, find_class, find_object
 from windrow.ingest.logical_plans import split_condition
 from windrow.ingest.schemas import build_read_schema
@@ -521,21 +522,19 @@ class _SegmentScanner:
     def _filter_live(self, frame: "DataFrame") -> "DataFrame":
         """Filter the rows that are in the window."""
         assert self._bounds is not None
-        definition, bounds, names = self._view.entry.definition, self._bounds, self._schema.names
-        with_times = frame.withColumn(TS, to_micros(frame, definition.time))
-        conditions = [F.col(TS) <= bounds.upto]
+        definition, bounds = self._view.entry.definition, self._bounds
+        ts, to_time = _find_instants(frame, definition.time)
+        conditions = [ts <= to_time(bounds.upto)]
         if bounds.after is not None:
-            conditions.append(F.col(TS) > bounds.after)
+            conditions.append(ts > to_time(bounds.after))
         if definition.expires is not None:
-            with_times = with_times.withColumn(EXP, to_micros(frame, definition.expires))
-            conditions.append(F.col(EXP) > bounds.now)
+            expiry, to_expiry = _find_instants(frame, definition.expires)
+            conditions.append(expiry > to_expiry(bounds.now))
         elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
-            conditions.append(F.col(TS) > oldest)
+            conditions.append(ts > to_time(oldest))
         if bounds.before is not None:
             conditions.append(F.col(SEQ) < bounds.before)
-        return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
-            *(quote_name(name) for name in names)
-        )
+        return frame.where(reduce(lambda one, other: one & other, conditions))
 
     def _scan_ranges(self, paths: list[Path], segments_of: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":
         """Scan row ranges of files, by Spark's own row numbers."""
@@ -550,6 +549,16 @@ class _SegmentScanner:
             conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
         frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
         return self._filter_live(frame) if any(edge for _, edge in segments_of.values()) else frame
+
+
+def _find_instants(frame: "DataFrame", name: str) -> "tuple[Column, Callable[[int], Column]]":
+    """A column of times as something to compare, and how microseconds are written beside it.
+
+    Where Spark's own type is that of an instant, its Parquet reader can leave row groups and pages out by it.
+    """
+    if isinstance(frame.schema[name].dataType, TimestampType):
+        return F.col(quote_name(name)), lambda micros: F.timestamp_micros(F.lit(micros).cast("bigint"))
+    return to_micros(frame, name), lambda micros: F.lit(micros).cast("bigint")
 
 
 @dataclass(frozen=True)
