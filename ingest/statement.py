@@ -340,7 +340,8 @@ class _StatementPlanner:
         streams = {name.lower(): name for name in self._snapshot.streams()}
         tables = {name.lower(): name for name in self._snapshot.tables}
         plain = [name for name in self._statement.names if name in streams or name in tables]
-        unknown = self._statement.names - {*streams, *tables}
+        named = self._statement.names | {each.name.lower() for each in self._statement.references if not each.schema}
+        unknown = named - {*streams, *tables}
         results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
         self._snapshot = go_back(
             self._statement.references,
@@ -357,7 +358,7 @@ class _StatementPlanner:
                 self._refuse_unknown(reference.name)
             else:
                 read.append(replace(reference, name=streams[folded]))
-        for folded in sorted({*plain, *results}):
+        for folded in sorted({*plain, *(self._statement.names & results.keys())}):
             if folded in streams:
                 name = streams[folded]
                 read.append(Reference(name, "", AllRows(), name, None, name))
