@@ -9,6 +9,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 KERNELS = {
+    "bit_packing": ("common.pxi",),
     "directory": ("common.pxi",),
     "group_aggregate": ("common.pxi",),
     "hash_match": ("arrow_column.pxi", "common.pxi"),

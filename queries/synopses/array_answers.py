@@ -33,11 +33,12 @@ class _NeedsDuckDBError(Exception):
 class _Frequencies:
     """How often values occur, in the order of a ranking."""
 
+    counts: Positions
+    """How often each value occurs."""
     upto: Positions
     before: Positions
     """How many there are in all parts before each."""
     total: Positions
-    occurs: npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -49,23 +50,34 @@ class WindowTotals:
     frequencies: dict[tuple[int, int], _Frequencies] = field(default_factory=dict)
     rows: dict[int, Numbers] = field(default_factory=dict)
     """By ranked column: how many rows each run of equal other columns has."""
+    ranked: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    """By ranked column and array: totals in the order of a ranking."""
 
     def frequency(self, ranking: Ranking, column: int) -> _Frequencies:
         """How often each value occurs in a counted column."""
         key = ranking.column, column
         if key not in self.frequencies:
-            counts = np.where(ranking.valued, self.totals[column][ranking.numbers], 0)
+            counts = self._rank(ranking, column)
+            if not ranking.all_valued:
+                counts = np.where(ranking.valued, counts, 0)
             upto = np.cumsum(counts)
-            before = (upto - counts)[ranking.starts]
-            self.frequencies[key] = _Frequencies(upto, before, upto[ranking.stops - 1] - before, counts > 0)
+            before = upto[ranking.starts] - counts[ranking.starts]
+            self.frequencies[key] = _Frequencies(counts, upto, before, upto[ranking.stops - 1] - before)
         return self.frequencies[key]
+
+    def _rank(self, ranking: Ranking, column: int) -> Numbers:
+        """The totals of a column in the order of a ranking; columns that are one array are put in order once."""
+        key = ranking.column, id(self.totals[column])
+        if key not in self.ranked:
+            self.ranked[key] = self.totals[column][ranking.numbers]
+        return self.ranked[key]
 
     def counts(self, ranking: Ranking | None) -> Numbers:
         """How many rows each group has."""
         if ranking is None:
             return self.totals[0]
         if ranking.column not in self.rows:
-            self.rows[ranking.column] = np.add.reduceat(self.totals[0][ranking.numbers], ranking.starts)
+            self.rows[ranking.column] = np.add.reduceat(self._rank(ranking, 0), ranking.starts)
         return self.rows[ranking.column]
 
 
@@ -182,7 +194,7 @@ class _StatementAnswer:
         frequencies = self.window.frequency(ranking, column)
         chosen = slice(None) if rows is None else rows
         if operation == "distinct":
-            distinct: Numbers = np.add.reduceat(frequencies.occurs.astype(np.int64), ranking.starts)
+            distinct: Numbers = np.add.reduceat((frequencies.counts > 0).astype(np.int64), ranking.starts)
             return distinct[chosen], None
         total, before = frequencies.total[chosen], frequencies.before[chosen]
         if operation == "disc":

@@ -7,6 +7,7 @@ everything else.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -228,10 +229,15 @@ class Ranking:
     """Where the value is not null."""
     values: npt.NDArray[np.int64]
 
-    @property
+    @cached_property
     def stops(self) -> npt.NDArray[np.int64]:
         """Where each run ends."""
         return np.append(self.starts[1:], len(self.numbers))
+
+    @cached_property
+    def all_valued(self) -> bool:
+        """Whether no value is null."""
+        return bool(self.valued.all())
 
 
 @dataclass

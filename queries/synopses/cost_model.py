@@ -215,8 +215,6 @@ _KEPT_BYTE = 4e-9
 matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
 each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
 merge a byte of a node."""
-NODE_BYTES = 800
-"""What a node takes beside its rows."""
 BUDGET = 1.0
 """Bytes that the synopses of a stream may take, as a multiple of those of its window."""
 _NEW_FACTOR, _OLD_FACTOR = 0.8, 1.5
@@ -252,15 +250,25 @@ class SynopsisCosts:
 
 
 def compare_with_rows(
-    kind: str, load: SynopsisLoad, slot_rows: float, slot_bytes: float, *, built_by_arrays: bool, finished: float = 0.0
+    kind: str,
+    load: SynopsisLoad,
+    reach: int,
+    slot_rows: float,
+    slot_bytes: float,
+    slot_stored: float,
+    *,
+    built_by_arrays: bool,
+    finished: float = 0.0,
 ) -> SynopsisCosts:
     """What a synopsis of a kind costs beside its users' rows.
 
     Args:
         kind: Of the synopsis.
         load: What it is for.
+        reach: How many slots are kept.
         slot_rows: Rows of the stream in a slot.
-        slot_bytes: Bytes of a slot's node.
+        slot_bytes: Bytes of a slot's node in memory.
+        slot_stored: Bytes of a slot's node in the catalog.
         built_by_arrays: Whether new rows are aggregated without DuckDB.
         finished: Statements that DuckDB has to finish in a slide, even where arrays merge the nodes.
     """
@@ -277,7 +285,7 @@ def compare_with_rows(
         answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
         answering += _ARRAY_PASS / min(period for _, period in load.uses)
     rows = sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in load.uses)
-    return SynopsisCosts(keeping + answering, rows, load.slots * nodes * (slot_bytes + NODE_BYTES))
+    return SynopsisCosts(keeping + answering, rows, reach * nodes * slot_stored)
 
 
 def fit_budget(costs: Mapping[T, SynopsisCosts], budget: float) -> set[T]:

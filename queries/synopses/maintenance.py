@@ -379,14 +379,16 @@ class NodeSizes:
     distinct: float
     """Rows of all slots merged."""
     bytes: float
-    """Of a slot's node."""
+    """Of a slot's node in memory."""
+    stored: float
+    """Of a slot's node in the catalog."""
 
 
 def measure_nodes(store: Store, view: StreamSnapshot, entries: Sequence[SynopsisEntry]) -> list[NodeSizes]:
     """How large the nodes of synopses would be that are not kept."""
     slide = view.state.slide
     if slide is None or not entries:
-        return [NodeSizes(1.0, 1.0, 0.0) for _ in entries]
+        return [NodeSizes(1.0, 1.0, 0.0, 0.0) for _ in entries]
     recent = [replace(entry, slots=min(entry.slots, _MEASURED_SLOTS)) for entry in entries]
     with instance.open_cursor(store) as cursor:
         rows = offer_stored_rows(store, cursor, view, slide, recent)
@@ -394,8 +396,15 @@ def measure_nodes(store: Store, view: StreamSnapshot, entries: Sequence[Synopsis
 
 
 def _measure(cursor: Any, entry: SynopsisEntry, built: pa.Table) -> NodeSizes:
-    slots = len(built.column("slot").unique()) if built.num_rows else 1
-    return NodeSizes(built.num_rows / slots, _count_groups(cursor, entry, built), built.nbytes / slots)
+    nodes = node_store.split_rows_by_slot(built)
+    slots, newest = max(1, len(nodes)), sorted(nodes, reverse=True)[:_MEASURED_SLOTS]
+    stored = [node_store.estimate_stored(len(node_store.encode_node(0, nodes[slot]))) for slot in newest]
+    return NodeSizes(
+        groups=built.num_rows / slots,
+        distinct=_count_groups(cursor, entry, built),
+        bytes=built.nbytes / slots,
+        stored=sum(stored) / max(1, len(stored)),
+    )
 
 
 def offer_stored_rows(

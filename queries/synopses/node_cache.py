@@ -58,8 +58,8 @@ class CatalogSynopses:
     """By synopsis: when each node that was looked up and is not empty was last changed."""
     _windows: dict[tuple[int, int], tuple[tuple[Node, int], ...] | None] = field(default_factory=dict)
     """By synopsis and slots: the nodes of a window, None if they do not hold."""
-    _reaches: dict[int, tuple[Node, ...]] = field(default_factory=dict)
-    """By basic synopsis: the nodes that hold, youngest first."""
+    _reaches: dict[int, tuple[tuple[Node, int], ...]] = field(default_factory=dict)
+    """By basic synopsis: the nodes that hold, youngest first, as windows have them."""
 
     @cached_property
     def by_identity(self) -> dict[tuple[str, tuple[str, ...]], list[SynopsisEntry]]:
@@ -94,8 +94,9 @@ class CatalogSynopses:
             if reach is None or len(reach) < slots:
                 further = min(entry.slots, max(slots, _MIN_REACH))
                 nodes = [node for node, _ in kinds.cover_slots(entry.kind, entry.slots, slide - further, slide)]
-                reach = self._reaches[entry.number] = self._find_holding(entry, nodes)
-            return tuple((node, 1) for node in reach[:slots]) if slots <= len(reach) else None
+                holding = self._find_holding(entry, nodes)
+                reach = self._reaches[entry.number] = tuple((node, 1) for node in holding)
+            return reach[:slots] if slots <= len(reach) else None
         window = tuple(kinds.cover_slots(entry.kind, entry.slots, slide - slots, slide))
         return window if len(self._find_holding(entry, [node for node, _ in window])) == len(window) else None
 

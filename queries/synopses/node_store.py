@@ -17,10 +17,10 @@ import pyarrow as pa
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.records import SynopsisColumn, SynopsisEntry
 from windrow.indexes.row_model import RowModel
-from windrow.queries.engine import arrow_ipc, python_values
+from windrow.queries.engine import python_values
 from windrow.queries.engine.arrow_source import run_streaming
 from windrow.queries.engine.types import quote_name
-from windrow.queries.synopses import kinds
+from windrow.queries.synopses import kinds, node_encoding
 from windrow.queries.synopses.decomposition import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.partial_aggregates import ROWS, SynopsisNeed, merge_expressions, state_sql
@@ -28,10 +28,10 @@ from windrow.queries.synopses.partial_aggregates import ROWS, SynopsisNeed, merg
 SLOT, EXPIRY = "_windrow_slot", "_windrow_x"
 _HEAD = struct.Struct("<q")
 _TALLIES_PREFIX = b"tallies:"
-"""Before the numbers of the spooled files whose tallies a node is made of; an Arrow stream begins with 255."""
-_COLUMNS = b"columns"
-"""Where a node's schema says which of the written columns each of its own is."""
+"""Before the numbers of the spooled files whose tallies a node is made of; the rows of a node begin otherwise."""
 _BATCH_ROWS = 1 << 17
+_PAGE, _PAGE_HEAD = 4096, 16
+"""Of LMDB; a record that is longer than half a page lies in pages of its own."""
 _KEY_OFFSET = 1 << 40
 """Slots and times before 1970 are counted from so far back that division need not know of signs."""
 
@@ -47,18 +47,8 @@ class StoredNode:
 
     def table(self) -> pa.Table:
         """Its rows; a group that is in several tallies is there several times."""
-        tables = [decode_rows(body) for body in self.bodies]
+        tables = [node_encoding.decode_rows(body) for body in self.bodies]
         return tables[0] if len(tables) == 1 else concat_rows(tables)
-
-
-def decode_rows(packed: bytes) -> pa.Table:
-    """The rows that `encode_rows` was given."""
-    rows = pa.ipc.open_stream(pa.py_buffer(packed)).read_all()
-    column_text = (rows.schema.metadata or {}).get(_COLUMNS)
-    if column_text is None:
-        return rows
-    names, positions = zip(*(item.split(":") for item in column_text.decode().split(",")), strict=True)
-    return pa.table([rows.column(int(position)) for position in positions], names=list(names))
 
 
 def fetch_rows(cursor: Any, sql: str) -> pa.Table:
@@ -150,33 +140,12 @@ def find_node_keys(tables: Tables, entry: SynopsisEntry, node: Node) -> list[byt
 
 def encode_node(changed: int, rows: pa.Table) -> bytes:
     """A node as bytes."""
-    return encode_rows(rows, _HEAD.pack(changed))
+    return node_encoding.encode_rows(rows, _HEAD.pack(changed))
 
 
-def encode_rows(rows: pa.Table, before: bytes = b"") -> bytes:
-    """Kept values as bytes: numbers that are one array, as counts are where nothing is null, are written once."""
-    written = arrow_ipc.as_single_batch(rows)
-    if written is None:
-        return b"".join((before, arrow_ipc.encode_table(rows)))
-    schema = written.schema
-    positions: dict[tuple[Any, ...], int] = {}
-    written_names, firsts = [], []
-    for position, (name, column) in enumerate(zip(schema.names, written.columns, strict=True)):
-        memory: tuple[Any, ...] = (position,)
-        if pa.types.is_integer(column.type):
-            memory = (
-                column.type,
-                column.offset,
-                *(None if buffer is None else buffer.address for buffer in column.buffers()),
-            )
-        if memory not in positions:
-            positions[memory] = len(positions)
-            firsts.append(position)
-        written_names.append(f"{name}:{positions[memory]}")
-    if len(firsts) < len(written_names):
-        written = written.select(firsts)
-        schema = written.schema.with_metadata({_COLUMNS: ",".join(written_names).encode()})
-    return arrow_ipc.encode_batch(written, before=before, schema=schema)
+def estimate_stored(size: float) -> float:
+    """What a node of so many bytes takes in the catalog: whole pages if it is long, else its share of one."""
+    return math.ceil((size + _PAGE_HEAD) / _PAGE) * _PAGE if size > _PAGE // 2 - 64 else 1.5 * (size + 64)
 
 
 def drop_synopsis(tables: Tables, entry: SynopsisEntry) -> None:

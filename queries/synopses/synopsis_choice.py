@@ -17,7 +17,6 @@ from windrow.queries.synopses import maintenance, node_store
 from windrow.queries.synopses.array_engine import would_use_arrays
 from windrow.queries.synopses.cost_model import (
     BUDGET,
-    NODE_BYTES,
     SynopsisCosts,
     SynopsisLoad,
     choose_kind,
@@ -116,7 +115,7 @@ class _Choice:
         """Why queries are answered from their rows, though synopses could; the others are worth one."""
         wanted = collect_needs(queries)
         sizes = {identity: self._known_sizes(each) for identity, each in wanted.items()}
-        small = maintenance.NodeSizes(1.0, 1.0, 0.0)
+        small = maintenance.NodeSizes(1.0, 1.0, 0.0, 0.0)
         costs = {i: self._compare(each, sizes[i] or small, existing=sizes[i] is not None) for i, each in wanted.items()}
         unknown = [i for i, measured in sizes.items() if measured is None and costs[i].pays(existing=False)]
         probes = [_make_entry(self.view, wanted[i], 0, None, self.late) for i in unknown]
@@ -141,7 +140,8 @@ class _Choice:
     def _known_sizes(self, wanted: WantedSynopsis) -> maintenance.NodeSizes | None:
         for entry in self._by_identity.get(wanted.identity, ()):
             if entry.slot_bytes and _keeps_enough(entry, wanted):
-                return maintenance.NodeSizes(entry.slot_groups, entry.all_groups, entry.slot_bytes)
+                stored = entry.slot_stored or node_store.estimate_stored(entry.slot_bytes)
+                return maintenance.NodeSizes(entry.slot_groups, entry.all_groups, entry.slot_bytes, stored)
         return None
 
     @cached_property
@@ -165,17 +165,24 @@ class _Choice:
         load = _estimate_load(wanted, sizes.groups, sizes.distinct, self.late, expiring=expiring)
         entry = next((e for e in self._by_identity.get(wanted.identity, ()) if existing), None)
         kind = choose_kind(load)[0] if entry is None else entry.kind
-        probe = _make_entry(self.view, wanted, 0, None, self.late)
+        probe = _make_entry(self.view, wanted, 0, None, self.late) if entry is None else entry
         (plan,) = make_build_plans([probe], self.view.schema)
         return compare_with_rows(
-            kind, load, self._slot_rows, sizes.bytes, built_by_arrays=plan is not None, finished=wanted.finished
+            kind,
+            load,
+            probe.slots,
+            self._slot_rows,
+            sizes.bytes,
+            sizes.stored,
+            built_by_arrays=plan is not None,
+            finished=wanted.finished,
         )
 
 
 def estimate_bytes(entry: SynopsisEntry) -> float:
     """What the nodes of a synopsis take, by their size when it was filled."""
     nodes = {BASIC: 1.0, INTERVAL: 2.0, RUNNING: max(1.0, entry.all_groups / max(1.0, entry.slot_groups))}[entry.kind]
-    return entry.slots * nodes * (entry.slot_bytes + NODE_BYTES)
+    return entry.slots * nodes * (entry.slot_stored or node_store.estimate_stored(entry.slot_bytes))
 
 
 def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
@@ -302,7 +309,13 @@ class _KindChooser:
             _estimate_load(self.wanted[identity], sizes.groups, sizes.distinct, self.late, expiring=entry.expiring)
         )
         return replace(
-            entry, kind=kind, why=why, slot_groups=sizes.groups, all_groups=sizes.distinct, slot_bytes=sizes.bytes
+            entry,
+            kind=kind,
+            why=why,
+            slot_groups=sizes.groups,
+            all_groups=sizes.distinct,
+            slot_bytes=sizes.bytes,
+            slot_stored=sizes.stored,
         )
 
 

@@ -19,7 +19,7 @@ from windrow.catalog.environment import Tables
 from windrow.catalog.records import StreamEntry, SynopsisColumn, SynopsisEntry
 from windrow.indexes.row_model import Int64s
 from windrow.native import group_aggregate as kernels
-from windrow.queries.synopses import kinds, node_store
+from windrow.queries.synopses import kinds, node_encoding, node_store
 from windrow.queries.synopses.array_engine import Numbers
 from windrow.queries.synopses.decomposition import ROW_ALIAS
 from windrow.queries.synopses.kinds import Node
@@ -278,7 +278,7 @@ def tally_rows(store: Store, entry: StreamEntry, rows: pa.Table, slots: Int64s) 
         return None
     return FileTallies(
         tuple(
-            (number, slot, node_store.encode_rows(slot_rows.build(plan)))
+            (number, slot, node_encoding.encode_rows(slot_rows.build(plan)))
             for number, plan in plain.items()
             if all(slot_rows.fits(plan) for slot_rows in rows_by_slot.values())
             for slot, slot_rows in rows_by_slot.items()
@@ -320,7 +320,7 @@ def adopt_tallies(tables: Tables, context: SlideContext, entry: SynopsisEntry) -
         elif oldest is not None and model.slot_end(slot - 1) < oldest:
             return None  # some of its rows have died meanwhile
         elif len(spools) > MAX_TALLIES_PER_NODE or node_store.read_change(tables, entry, node) is not None:
-            adopted.merged[slot] = [node_store.decode_rows(bytes(tables.raw("synopses", key))) for key in keys]
+            adopted.merged[slot] = [node_encoding.decode_rows(bytes(tables.raw("synopses", key))) for key in keys]
             adopted.obsolete_keys += keys
         else:
             adopted.tally_nodes[node] = tuple(spools)

@@ -809,7 +809,9 @@ class SynopsisEntry(msgspec.Struct, frozen=True, kw_only=True):
     all_groups: float = 0.0
     """Rows of all nodes together, merged."""
     slot_bytes: float = 0.0
-    """Bytes of a node, on average, when it was filled."""
+    """Bytes of a node in memory, on average, when it was filled."""
+    slot_stored: float = 0.0
+    """Bytes that a node takes in the catalog, on average, when it was filled; 0 if that was not counted yet."""
     why: str = ""
     """Why it has its kind."""
 
