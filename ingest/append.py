@@ -27,7 +27,7 @@ from windrow.ingest.session import (
     WarehouseOrPath,
     apply_settings,
     borrow_or_open,
-    to_write_url,
+    to_file_url,
     use_this_interpreter,
 )
 from windrow.ingest.sort_key import find_profile
@@ -230,7 +230,7 @@ def _write_files(df: "DataFrame", job: Append, columns: ColumnPlan, limits: Time
             for name, value in choose_writer_options(job).items():
                 output = output.option(name, value)
             with sync_in_background(folder):
-                output.parquet(to_write_url(folder))
+                output.parquet(to_file_url(folder))
     except SPARK_ERRORS as error:
         raise translate_error(error, job.definition.name) from error
     # File names carry the number of the task, so they sort in the order of the partitions.

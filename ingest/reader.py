@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.types import TimestampType
 
 from windrow import times
 from windrow.errors import ClosedError
@@ -37,10 +38,11 @@ from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection, WindowBounds
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.expressions import EXP, TS, to_micros
-from windrow.ingest.logical_plans import find_kind, split_condition, walk
+from windrow.ingest.expressions import to_micros
+from windrow.ingest.file_relation import FileRelations, find_class, find_object
+from windrow.ingest.logical_plans import split_condition
 from windrow.ingest.schemas import build_read_schema
-from windrow.ingest.session import WarehouseOrPath, go_back, open_warehouse
+from windrow.ingest.session import WarehouseOrPath, escape_pattern, go_back, open_warehouse
 from windrow.ingest.sort_key import quote_name
 from windrow.ingest.stored_files import FileLocations
 from windrow.snapshot import Snapshot, StreamSnapshot, select_columns
@@ -111,20 +113,34 @@ def read(
     """
     snapshot = SparkSnapshot(spark, warehouse, [stream], as_of)
     try:
-        frame = snapshot.read(stream, window, columns, where)
+        frame, locations = _build_frame(spark, snapshot.contents, stream, window, columns, where)
         described = snapshot._describe(stream, window, columns)
     except BaseException:
         snapshot.close()
         raise
-    pin_frame(snapshot, frame, described)
+    pin_frame(snapshot, frame, described, locations)
     return frame
 
 
-def pin_frame(taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any]) -> None:
-    """Keep a snapshot open until nothing uses the DataFrame that reads it any more."""
+def pin_frame(
+    taken: "SparkSnapshot", frame: "DataFrame", about: dict[str, Any], locations: Sequence[Any] | None
+) -> None:
+    """Keep a snapshot open until nothing uses the DataFrame that reads it any more.
+
+    Args:
+        taken: The snapshot.
+        frame: The DataFrame.
+        about: Which window its rows are of.
+        locations: The lists of files that it reads. A frame that is derived from this one is another object, in Python
+            and in the JVM, but has the same ones. None for a client of Spark Connect, which does not see them.
+    """
+    references = None
+    if locations is not None:
+        make_reference = find_class(frame.sparkSession, "java.lang.ref.WeakReference")
+        references = [make_reference(location) for location in locations]
     with _guard:
         number = max(_pinned_reads, default=0) + 1
-        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), _find_file_indexes(frame), about)
+        _pinned_reads[number] = _PinnedRead(taken, weakref.ref(frame), references, about)
         _read_numbers[frame] = number
         if len(_pinned_reads) == 1:
             threading.Thread(target=_release_unused_pins, name="windrow-pins", daemon=True).start()
@@ -180,7 +196,8 @@ class SparkSnapshot:
         where: "Column | str | None" = None,
     ) -> "DataFrame":
         """The rows of a window as a DataFrame, as `windrow.spark.read` gives it, of this commit."""
-        return _build_frame(self._spark, self._snapshot, stream, window, columns, where)
+        frame, _ = _build_frame(self._spark, self._snapshot, stream, window, columns, where)
+        return frame
 
     def _describe(self, stream: str, window: times.Duration | None, columns: Sequence[str] | None) -> dict[str, Any]:
         described: dict[str, Any] = json.loads(
@@ -275,21 +292,6 @@ def _release_unused_pins() -> None:
             return
 
 
-def _find_file_indexes(frame: "DataFrame") -> list[Any] | None:
-    """Weak references of the JVM to the lists of files that a frame reads.
-
-    A frame that is derived from this one is another object, in Python and in the JVM, but has the same list of files.
-    """
-    if not hasattr(frame, "_jdf"):  # a client of Spark Connect
-        return None
-    jvm: Any = frame.sparkSession._jvm
-    return [
-        jvm.java.lang.ref.WeakReference(node.relation().location())
-        for node in walk(frame._jdf.queryExecution().analyzed())
-        if find_kind(node) == "LogicalRelation"
-    ]
-
-
 def _build_frame(
     spark: "SparkSession",
     snapshot: Snapshot,
@@ -297,56 +299,79 @@ def _build_frame(
     window: times.Duration | None,
     columns: Sequence[str] | None,
     where: "Column | str | None",
-) -> "DataFrame":
+) -> tuple["DataFrame", list[Any] | None]:
+    """The rows of a window, and the lists of files that are read for them; None if they cannot be had."""
     view = snapshot.view(stream)
     bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
     names = select_columns(view, columns).names
     selection = view.select(bounds)
     build_read_schema(view.entry.definition, names)  # raises
-    if where is None:
-        frame = scan_selection(spark, snapshot, view, selection, names, names)
-    else:
-        selection = _narrow_selection(spark, snapshot, view, selection, where)
-        frame = scan_selection(spark, snapshot, view, selection, view.schema.names).where(where)
-    return frame.select(*(quote_name(name) for name in names))
+    selection = selection if where is None else _narrow_selection(spark, snapshot, view, selection, where)
+    read = names if where is None else view.schema.names
+    scan = SegmentScan(spark, snapshot, view, selection, read)
+    scan.verify(read)
+    frame = scan.build_frame() if where is None else scan.build_frame().where(where)
+    return frame.select(*(quote_name(name) for name in names)), scan.locations
 
 
-def scan_selection(
-    spark: "SparkSession",
-    snapshot: Snapshot,
-    view: StreamSnapshot,
-    selection: Selection,
-    needed: Collection[str],
-    columns: Sequence[str] | None = None,
-) -> "DataFrame":
-    """The rows of a selection, read by Spark from the files.
+class SegmentScan:
+    """How Spark reads the rows of a selection.
 
     Args:
         spark: The session.
         snapshot: What is seen.
         view: The stream.
         selection: Segments and bounds.
-        needed: Columns that will be computed with; they are compared with their checksums, which Spark does not do.
         columns: Those that it has, with the times if rows are chosen by them; by default all.
     """
-    definition = view.entry.definition
-    times_ = [name for name in (definition.time, definition.expires) if name is not None]
-    names = view.schema.names if columns is None else [*columns, *(name for name in times_ if name not in columns)]
-    schema = build_read_schema(definition, names)
-    locations = FileLocations(snapshot.store, spark)
-    unfiltered, filtered, ranged = _classify_files(snapshot.store, view, selection)
-    filters = bool(filtered) or any(edge for _, edge in ranged.values())
-    bounds = None if view.state.slide is None else selection.bounds
-    numbered = [SEQ] if bounds is not None and bounds.before is not None else []  # which slide took a row in
-    if locations.in_folder:
-        snapshot.store.reader.verify_columns(
-            {segment.file for segment in selection.segments}, [*needed, *numbered, *(times_ if filters else ())]
-        )
-    for name in numbered:
-        schema = schema.add(name, "long")
-    parts = _SegmentScanner(spark, schema, view, bounds, locations).scan(unfiltered, filtered, ranged)
-    frame = reduce(lambda one, other: one.union(other), parts) if parts else spark.createDataFrame([], schema)
-    return frame.drop(*numbered)
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        snapshot: Snapshot,
+        view: StreamSnapshot,
+        selection: Selection,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        definition = view.entry.definition
+        self._spark, self._store, self._view = spark, snapshot.store, view
+        self._times = [name for name in (definition.time, definition.expires) if name is not None]
+        added = [name for name in self._times if columns is not None and name not in columns]
+        self._schema = build_read_schema(definition, view.schema.names if columns is None else [*columns, *added])
+        self._bounds = None if view.state.slide is None else selection.bounds
+        numbered = self._bounds is not None and self._bounds.before is not None  # which slide took a row in
+        self._numbered = [SEQ] if numbered else []
+        self._unfiltered, self._filtered, self._ranged = _classify_files(snapshot.store, view, selection)
+        self._locations = FileLocations(snapshot.store, spark)
+        self._relations = FileRelations(spark) if hasattr(spark, "_jsparkSession") else None
+        self.files = frozenset(segment.file for segment in selection.segments)
+
+    @property
+    def locations(self) -> list[Any] | None:
+        """The lists of files of the frames that were built, in the JVM; None for a client of Spark Connect."""
+        return None if self._relations is None else self._relations.locations
+
+    @property
+    def reads_whole_files(self) -> bool:
+        """Whether all rows of all files are read, and no row is looked at to find out whether it counts."""
+        return not (self._filtered or self._ranged or self._numbered)
+
+    def verify(self, needed: Collection[str]) -> None:
+        """Compare columns with their checksums, where the files are those of the folder."""
+        filters = bool(self._filtered) or any(edge for _, edge in self._ranged.values())
+        if self._locations.in_folder:
+            read = [*needed, *self._numbered, *(self._times if filters else ())]
+            self._store.reader.verify_columns(set(self.files), read)
+
+    def build_frame(self) -> "DataFrame":
+        """The rows."""
+        schema = self._schema
+        for name in self._numbered:
+            schema = schema.add(name, "long")
+        scanner = _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations, self._relations)
+        parts = scanner.scan(self._unfiltered, self._filtered, self._ranged)
+        frame = reduce(lambda one, other: one.union(other), parts)
+        return frame.drop(*self._numbered) if self._numbered else frame
 
 
 def _narrow_selection(
@@ -371,9 +396,7 @@ def _find_filters(spark: "SparkSession", schema: Any, where: "Column | str") -> 
     plan = frame._jdf.queryExecution().optimizedPlan()
     if plan.getClass().getSimpleName() != "Filter":
         return []
-    jvm: Any = spark._jvm
-    package = jvm.org.apache.spark.sql.execution.datasources
-    strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+    strategy = find_object(spark, "org.apache.spark.sql.execution.datasources.DataSourceStrategy")
     understood: list[Filter] = []
     for condition in split_condition(plan.condition()):
         translated = strategy.translateFilter(condition, True)
@@ -454,6 +477,7 @@ class _SegmentScanner:
         view: The stream.
         bounds: The window.
         locations: Where the files are read.
+        relations: What makes relations of them; None for a client of Spark Connect.
     """
 
     def __init__(
@@ -463,8 +487,9 @@ class _SegmentScanner:
         view: StreamSnapshot,
         bounds: WindowBounds | None,
         locations: FileLocations,
+        relations: FileRelations | None,
     ) -> None:
-        self._spark = spark
+        self._spark, self._relations = spark, relations
         self._locations = locations
         self._schema = schema
         self._view = view
@@ -473,9 +498,9 @@ class _SegmentScanner:
     def scan(
         self, unfiltered: list[Path], filtered: list[Path], ranged: dict[Path, tuple[list[Segment], bool]]
     ) -> "list[DataFrame]":
-        """Scan each kind of files that there is."""
+        """Scan each kind of files that there is; none, where there is no file."""
         parts = []
-        if unfiltered:
+        if unfiltered or not (filtered or ranged):
             parts.append(self._scan(unfiltered))
         if filtered:
             parts.append(self._filter_live(self._scan(filtered)))
@@ -486,28 +511,30 @@ class _SegmentScanner:
         return parts
 
     def _scan(self, paths: list[Path]) -> "DataFrame":
-        reader = self._spark.read.schema(self._schema).options(**self._locations.options)
-        frame: DataFrame = reader.parquet(*map(self._locations.find, paths))
-        return frame
+        urls, options = [self._locations.find(path) for path in paths], self._locations.options
+        if self._relations is not None:
+            return self._relations.make(urls, self._schema, options)
+        if not urls:
+            return self._spark.createDataFrame([], self._schema)  # type: ignore[no-any-return]
+        reader = self._spark.read.schema(self._schema).options(**options)
+        return reader.parquet(*map(escape_pattern, urls))  # type: ignore[no-any-return]
 
     def _filter_live(self, frame: "DataFrame") -> "DataFrame":
         """Filter the rows that are in the window."""
         assert self._bounds is not None
-        definition, bounds, names = self._view.entry.definition, self._bounds, self._schema.names
-        with_times = frame.withColumn(TS, to_micros(frame, definition.time))
-        conditions = [F.col(TS) <= bounds.upto]
+        definition, bounds = self._view.entry.definition, self._bounds
+        ts, to_time = _find_instants(frame, definition.time)
+        conditions = [ts <= to_time(bounds.upto)]
         if bounds.after is not None:
-            conditions.append(F.col(TS) > bounds.after)
+            conditions.append(ts > to_time(bounds.after))
         if definition.expires is not None:
-            with_times = with_times.withColumn(EXP, to_micros(frame, definition.expires))
-            conditions.append(F.col(EXP) > bounds.now)
+            expiry, to_expiry = _find_instants(frame, definition.expires)
+            conditions.append(expiry > to_expiry(bounds.now))
         elif (oldest := definition.model.find_expiry_cutoff(bounds.now)) is not None:
-            conditions.append(F.col(TS) > oldest)
+            conditions.append(ts > to_time(oldest))
         if bounds.before is not None:
             conditions.append(F.col(SEQ) < bounds.before)
-        return with_times.where(reduce(lambda one, other: one & other, conditions)).select(
-            *(quote_name(name) for name in names)
-        )
+        return frame.where(reduce(lambda one, other: one & other, conditions))
 
     def _scan_ranges(self, paths: list[Path], segments_of: dict[Path, tuple[list[Segment], bool]]) -> "DataFrame":
         """Scan row ranges of files, by Spark's own row numbers."""
@@ -522,6 +549,16 @@ class _SegmentScanner:
             conditions.append(condition if len(paths) == 1 else (F.col("_metadata.file_name") == path.name) & condition)
         frame = self._scan(paths).where(reduce(lambda one, other: one | other, conditions))
         return self._filter_live(frame) if any(edge for _, edge in segments_of.values()) else frame
+
+
+def _find_instants(frame: "DataFrame", name: str) -> "tuple[Column, Callable[[int], Column]]":
+    """A column of times as something to compare, and how microseconds are written beside it.
+
+    Where Spark's own type is that of an instant, its Parquet reader can leave row groups and pages out by it.
+    """
+    if isinstance(frame.schema[name].dataType, TimestampType):
+        return F.col(quote_name(name)), lambda micros: F.timestamp_micros(F.lit(micros).cast("bigint"))
+    return to_micros(frame, name), lambda micros: F.lit(micros).cast("bigint")
 
 
 @dataclass(frozen=True)

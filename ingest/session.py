@@ -128,19 +128,14 @@ def go_back(snapshot: Snapshot, streams: Sequence[str] | None, as_of: int | time
     return snapshot.with_pasts({streams[0]: (streams[0], AsOf("timestamp", times.parse_instant(as_of, "as_of")))})
 
 
-def to_write_url(path: Path) -> str:
+def to_file_url(path: Path) -> str:
     """Turn a local path into a URL, because the default file system may be another one."""
     return f"file://{path}"
 
 
-def to_read_pattern(path: Path) -> str:
-    """Turn a local path into a URL for reading, where Hadoop expects a glob pattern."""
-    return f"file://{escape_pattern(str(path))}"
-
-
-def escape_pattern(path: str) -> str:
-    """A path as a glob pattern that means only itself."""
-    return path.translate(_GLOB_ESCAPES)
+def escape_pattern(url: str) -> str:
+    """A URL as a glob pattern that means only itself: Hadoop expects patterns where Spark's reader takes paths."""
+    return url.translate(_GLOB_ESCAPES)
 
 
 class _ChangedSettings:

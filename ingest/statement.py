@@ -1,14 +1,16 @@
 """Spark's SQL with window clauses: a statement over one snapshot, as a DataFrame.
 
 Clauses, windows and what is left out of them are as in `wh.sql`; the dialect, the optimizer and the work are Spark's.
-The statement is first planned over relations without rows: Spark's optimizer says which columns it needs of each, which
-conditions it puts on them and which of their columns must be equal. Then the relations are the files that are left.
+Spark's optimizer is asked first which columns the statement needs of each relation, which conditions it puts on them
+and which of their columns must be equal. If files can be left out by that, the statement is planned again over those
+that are left.
 """
 
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,11 +24,18 @@ from windrow.indexes.probe import find_row_ranges
 from windrow.indexes.selection import Selection
 from windrow.ingest.data_source import find_key_ranges
 from windrow.ingest.errors import SPARK_ERRORS
-from windrow.ingest.logical_plans import find_kind, find_numbers, list_items, split_condition, walk, walk_with_kinds
-from windrow.ingest.reader import SparkSnapshot, pin_frame, scan_selection, to_python_filter
+from windrow.ingest.file_relation import LISTING_SETTING, FileRelations, find_class, find_object
+from windrow.ingest.logical_plans import (
+    find_kind,
+    find_names,
+    find_numbers,
+    list_items,
+    split_condition,
+    walk_with_kinds,
+)
+from windrow.ingest.reader import SegmentScan, SparkSnapshot, pin_frame, to_python_filter
 from windrow.ingest.schemas import build_read_schema
 from windrow.ingest.session import WarehouseOrPath, keep_active_session
-from windrow.ingest.sort_key import quote_name
 from windrow.queries.answer import Explanation
 from windrow.queries.execution import answer_from_snapshot, describe_window, go_back, show_pasts
 from windrow.queries.periodic.result_tables import STATEMENT_CONTEXT
@@ -48,11 +57,21 @@ _COMMANDS = (
     "org.apache.spark.sql.catalyst.plans.logical.Command",
     "org.apache.spark.sql.catalyst.plans.logical.ParsedStatement",
 )
+_QUERIES = frozenset(
+    {"Project", "Filter", "Aggregate", "UnresolvedHaving", "Join", "Sort", "GlobalLimit", "LocalLimit", "Distinct"}
+    | {"SubqueryAlias", "UnresolvedWith", "UnresolvedRelation", "OneRowRelation"}
+)
+"""Operators that are known to be no commands."""
 _VOLATILE = frozenset(
     {"now", "current_timestamp", "current_date", "current_time", "curdate", "localtimestamp", "unix_timestamp"}
     | {"rand", "randn", "random", "uuid", "shuffle"}
 )
 """Functions of Spark whose values depend on when they are called; of the past they are refused, as in `wh.sql`."""
+_STREAM_LEAF = "LogicalRelation"
+"""The operator that reads files: a stream is read by it, and so are tables and views of Spark."""
+_MAX_FILES_AT_FIRST = 32
+"""A stream of more files is first planned without any, as naming them takes longer than planning once more.
+Bench: `scale`, whose windows have 10 files."""
 _POSITIONAL = ("Union", "Generate", "ScriptTransformation", "Repartition")
 """Operators that take the columns of their inputs as they come, without naming them."""
 _CONSTANT_ROWS = ("LocalRelation", "OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef")
@@ -87,7 +106,7 @@ def sql(
             taken.close()
         raise
     if not borrowed:
-        pin_frame(taken, frame, about)
+        pin_frame(taken, frame, about, plan.locations)
     return frame
 
 
@@ -155,6 +174,8 @@ class _Relation:
     """Those that the statement needs."""
     predicate: KeyPredicate = UNRESTRICTED
     joined: str = ""
+    offered: SegmentScan | None = None
+    """What the session finds by its name; None while that has no rows."""
 
     @property
     def by_driver(self) -> bool:
@@ -185,19 +206,30 @@ class _StatementPlanner:
         self._context = context
         # A copy of the session: the user's own keeps its temporary views, and sees none of ours.
         self._session = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
-        self._jvm = spark.sparkContext._jvm
+        self._files = FileRelations(self._session)
+        self.locations: list[Any] = []
+        """The lists of files that the plans read."""
+        self._session.conf.set(LISTING_SETTING, 1 << 30)  # files are named: a job that looks for them is of no use
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
         self._others: dict[str, Reference] = {}
         """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
         self._offer_relations()
-        self._leaves = self._offer_empty_streams()
+        self._leaves = find_class(spark, "java.util.IdentityHashMap")()
+        """The streams by the lists of files that are read for them."""
+        self._offer_streams()
         self._optimize()
         self._prune_by_conditions()
 
     def windows(self) -> tuple[Any, ...]:
         """Which windows the statement reads."""
         return tuple(describe_window(each.view, each.reference) for each in self._relations.values())
+
+    @cached_property
+    def _analyzed(self) -> list[tuple[Any, str]]:
+        """The operators of the statement as it was written."""
+        analyzed = self._planned._jdf.queryExecution().analyzed()
+        return [(node, kind) for node, kind, _ in walk_with_kinds(analyzed)]
 
     def describe(self) -> dict[str, Any]:
         """What is known of the answer, as `windrow.spark.about` gives it."""
@@ -226,7 +258,7 @@ class _StatementPlanner:
         """Whether an operator brings rows in that are neither the warehouse's nor written in the statement."""
         if node.children().size() or kind in _CONSTANT_ROWS:
             return False
-        return kind != "LogicalRDD" or self._find_stream(node) is None
+        return kind != _STREAM_LEAF or self._find_stream(node) is None
 
     def relation_plans(self) -> tuple[RelationPlan, ...]:
         """What is read of each stream."""
@@ -244,14 +276,16 @@ class _StatementPlanner:
 
     def build_frame(self) -> "DataFrame":
         """The statement over the files that are left, as a DataFrame of the user's own session."""
+        is_planned = True
         for name, each in self._relations.items():
-            if not each.by_driver:
-                self._offer(name, self._scan(each, each.columns))
-        answer = self._run()
-        plan = answer._jdf.queryExecution().analyzed()
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._spark._jsparkSession, plan)
-        frame: DataFrame = type(answer)(dataset, self._spark)
-        return frame
+            if each.by_driver:
+                continue
+            scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
+            scan.verify(each.columns)
+            if each.offered is None or each.offered.files != scan.files:
+                self._offer(name, self._build(scan))
+                is_planned = False
+        return self._planned if is_planned else self._plan()
 
     def _choose_spelling(self) -> str:
         """The text as Spark's parser takes it; refuses whatever is no query."""
@@ -270,11 +304,11 @@ class _StatementPlanner:
 
     def _refuse_commands(self, parsed: Any) -> None:
         """Only queries: `SparkSession.sql` would run a command at once."""
-        kinds = [self._jvm.java.lang.Class.forName(name) for name in _COMMANDS]
-        for node in walk(parsed):
-            if any(kind.isInstance(node) for kind in kinds):
+        classes = find_class(self._spark, "java.lang.Class")
+        for node, kind, _ in walk_with_kinds(parsed):
+            if kind not in _QUERIES and any(classes.forName(name).isInstance(node) for name in _COMMANDS):
                 raise ConfinementError(
-                    f"only queries can be asked here, not {node.nodeName()}; for a plan there is windrow.spark.explain"
+                    f"only queries can be asked here, not {kind}; for a plan there is windrow.spark.explain"
                 )
 
     def _translate(self, error: BaseException) -> QueryError:
@@ -282,21 +316,32 @@ class _StatementPlanner:
         message = re.split(r";\n|\n== SQL|\n\nJVM stacktrace", str(error))[0]
         return QueryError(self._statement.reword(" ".join(message.split())))
 
-    def _run(self) -> Any:
+    def _plan(self) -> "DataFrame":
+        """The statement over what is offered, in the user's session, which goes on with what was planned here."""
         try:
-            return self._session.sql(self._sql, self._args)
+            answer = self._session.sql(self._sql, self._args)
         except SPARK_ERRORS as error:
             raise self._translate(error) from None
+        datasets = find_class(self._spark, "org.apache.spark.sql.classic.Dataset")
+        dataset = datasets.ofRows(self._spark._jsparkSession, answer._jdf.queryExecution().analyzed())
+        frame: DataFrame = type(answer)(dataset, self._spark)
+        return frame
+
+    def _build(self, scan: SegmentScan) -> Any:
+        frame = scan.build_frame()
+        self.locations += scan.locations or ()
+        return frame
 
     def _offer(self, name: str, frame: Any) -> None:
-        frame.createOrReplaceTempView(quote_name(name))
+        self._files.offer(name, frame._jdf.queryExecution().analyzed())
 
     def _offer_relations(self) -> None:
         """Find out what each name means; all but streams are small, and come by way of the driver."""
         streams = {name.lower(): name for name in self._snapshot.streams()}
         tables = {name.lower(): name for name in self._snapshot.tables}
         plain = [name for name in self._statement.names if name in streams or name in tables]
-        unknown = self._statement.names - {*streams, *tables}
+        named = self._statement.names | {each.name.lower() for each in self._statement.references if not each.schema}
+        unknown = named - {*streams, *tables}
         results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
         self._snapshot = go_back(
             self._statement.references,
@@ -313,7 +358,7 @@ class _StatementPlanner:
                 self._refuse_unknown(reference.name)
             else:
                 read.append(replace(reference, name=streams[folded]))
-        for folded in sorted({*plain, *results}):
+        for folded in sorted({*plain, *(self._statement.names & results.keys())}):
             if folded in streams:
                 name = streams[folded]
                 read.append(Reference(name, "", AllRows(), name, None, name))
@@ -348,28 +393,30 @@ class _StatementPlanner:
         arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
         self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
 
-    def _offer_empty_streams(self) -> dict[int, str]:
-        """Relations without rows for the optimizer to look at; by the number of their RDD, which of them it is."""
-        leaves = {}
+    def _offer_streams(self) -> None:
+        """Streams for the optimizer to look at, without rows where they cannot be read as they are."""
         for name, each in self._relations.items():
             if each.by_driver:
                 self._offer_rows(name, self._statement.written(each.reference))
                 continue
-            schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
-            session = self._session._jsparkSession
-            rows = self._session.sparkContext._jsc.emptyRDD()
-            empty = session.createDataFrame(rows, session.parseDataType(schema.json()))
-            leaves[empty.queryExecution().analyzed().rdd().id()] = name
-            empty.createOrReplaceTempView(quote_name(name))
-        return leaves
+            scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
+            if scan.reads_whole_files and len(scan.files) <= _MAX_FILES_AT_FIRST:
+                each.offered, frame = scan, self._build(scan)
+            else:
+                schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
+                frame = self._files.make([], schema, {})
+            plan = frame._jdf.queryExecution().analyzed()
+            self._leaves.put(plan.relation().location(), name)
+            self._files.offer(name, plan)
 
     def _optimize(self) -> None:
         """Ask Spark's optimizer which columns of the streams are needed, and under which conditions."""
-        execution = self._run()._jdf.queryExecution()
-        self._analyzed = [(node, kind) for node, kind, _ in walk_with_kinds(execution.analyzed())]
-        read = {self._find_stream(node) for node, kind in self._analyzed if kind == "LogicalRDD"}
-        # Names were compared as words: some are those of columns, or qualify a relation with a window.
-        self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
+        self._planned = self._plan()
+        execution = self._planned._jdf.queryExecution()
+        if any(each.reference.span is None for each in self._relations.values()):
+            # Names were compared as words: some are those of columns.
+            read = {self._find_stream(node) for node, kind in self._analyzed if kind == _STREAM_LEAF}
+            self._relations = {name: each for name, each in self._relations.items() if each.by_driver or name in read}
         try:
             optimized = execution.optimizedPlan()
         except SPARK_ERRORS as error:
@@ -381,20 +428,23 @@ class _StatementPlanner:
                 used |= {number for child in list_items(node.children()) for number in find_numbers(child.output())}
         attributes: dict[int, tuple[str, str]] = {}
         for node, kind, condition in nodes:
-            name = self._find_stream(node) if kind == "LogicalRDD" else None
+            name = self._find_stream(node) if kind == _STREAM_LEAF else None
             if name is None:
                 continue
             self._relations[name].occurrences.append(_Occurrence([condition] if condition is not None else []))
-            for attribute in list_items(node.output()):
-                number = attribute.exprId().id()
-                attributes[number] = name, attribute.name()
+            for number, column in find_names(node.output()).items():
+                attributes[number] = name, column
                 if number in used:
-                    self._relations[name].columns.add(attribute.name())
+                    self._relations[name].columns.add(column)
         joins = [node for node, kind, _ in nodes if kind == "Join"]
         self._equalities = list(self._find_equalities(joins, attributes))
 
     def _find_stream(self, leaf: Any) -> str | None:
-        return self._leaves.get(leaf.rdd().id())
+        relation = leaf.relation()
+        if relation.getClass().getSimpleName() != "HadoopFsRelation":
+            return None
+        name: str | None = self._leaves.get(relation.location())
+        return name
 
     def _find_equalities(
         self, joins: Sequence[Any], attributes: Mapping[int, tuple[str, str]]
@@ -447,8 +497,7 @@ class _StatementPlanner:
             each.predicate = KeyPredicate(tuple(key_range for keyed in ranges for key_range in keyed or ()), None, None)
 
     def _translate_filters(self, occurrence: _Occurrence) -> list[Any]:
-        package = self._jvm.org.apache.spark.sql.execution.datasources
-        strategy = getattr(getattr(package, "DataSourceStrategy$"), "MODULE$")
+        strategy = find_object(self._spark, "org.apache.spark.sql.execution.datasources.DataSourceStrategy")
         filters = []
         for condition in occurrence.conditions:
             for part in split_condition(condition):
@@ -473,9 +522,6 @@ class _StatementPlanner:
         if numbers is not None and len(numbers) < len(each.selection.segments):
             each.selection = keep_segments(each.selection, numbers)
             each.joined = f"; segments that {other.view.name}.{other_column} can match"
-
-    def _scan(self, each: _Relation, needed: set[str]) -> Any:
-        return scan_selection(self._session, self._snapshot, each.view, each.selection, needed)
 
 
 def _to_spark_array(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
@@ -504,9 +550,8 @@ def _find_times(filters: Sequence[Any], view: StreamSnapshot) -> KeyPredicate:
 def _find_passed(plan: Any) -> Iterator[int]:
     """The numbers of columns of relations below a join whose rows reach it one by one."""
     kind = find_kind(plan)
-    if kind == "LogicalRDD":
-        for attribute in list_items(plan.output()):
-            yield attribute.exprId().id()
+    if kind == _STREAM_LEAF:
+        yield from find_names(plan.output())
     elif kind in _KEEPS_ROWS_APART:
         yield from _find_passed(plan.child())
     elif kind == "Join" and plan.joinType().sql() == "INNER":

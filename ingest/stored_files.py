@@ -18,7 +18,7 @@ from windrow.catalog.object_log import find_objects
 from windrow.catalog.records import ObjectEntry
 from windrow.errors import DamageError, StorageError
 from windrow.indexes.segment_reader import SegmentFileReader
-from windrow.ingest.session import escape_pattern, to_read_pattern
+from windrow.ingest.session import to_file_url
 from windrow.object_store.location import open_objects, parse_location
 from windrow.store import Store
 
@@ -147,14 +147,14 @@ class FileLocations:
         return self._location is None
 
     def find(self, path: Path) -> str:
-        """The URL of a file of the folder, as a glob pattern."""
+        """The URL of a file of the folder."""
         if self._location is None:
-            return to_read_pattern(path)
+            return to_file_url(path)
         uri = self._objects.uri(str(path.relative_to(self._root)))
         scheme, _, rest = uri.partition("://")
         if scheme == "file":
-            return to_read_pattern(Path("/" + rest.lstrip("/")))
-        return f"{'s3a' if scheme == 's3' else scheme}://{escape_pattern(rest)}"
+            return to_file_url(Path("/" + rest.lstrip("/")))
+        return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
 
     def _add_s3a_options(self) -> None:
         assert self._location is not None

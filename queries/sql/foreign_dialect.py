@@ -4,7 +4,7 @@ The text keeps its length, so that each place that the other engine names in an 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from windrow.errors import QueryError
@@ -18,6 +18,7 @@ from windrow.queries.sql.statement import (
     wants_alias,
 )
 from windrow.queries.sql.tokens import Token, tokenize
+from windrow.queries.sql.window_clause import ClauseCandidate
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
@@ -32,7 +33,7 @@ class ForeignStatement:
         candidates: SQL without clauses, in the order in which the other engine should be asked for it: they differ in
             where an alias stands, which only its parser knows.
         references: The relations with a window, and system tables.
-        names: All names in it, in lower case; some of them may be relations without a window.
+        names: The names in it that may be relations without a window, in lower case; among them are those of columns.
     """
 
     text: str
@@ -78,10 +79,13 @@ def find_clauses(text: str) -> ForeignStatement:
         for number, candidate in enumerate(clauses)
     )
     candidates = tuple(render_clauses(source, clauses, prefix, aliased) for aliased in spellings)
-    return ForeignStatement(text, candidates, references, frozenset(_find_names(source.tokens)))
+    return ForeignStatement(text, candidates, references, frozenset(_find_names(source.tokens, clauses)))
 
 
-def _find_names(tokens: tuple[Token, ...]) -> Iterator[str]:
-    for token in tokens:
-        if token.is_name:
+def _find_names(tokens: Sequence[Token], clauses: Sequence[ClauseCandidate]) -> Iterator[str]:
+    """Names that do not belong to a relation with a clause, are not qualified, and qualify no other."""
+    for number, token in enumerate(tokens):
+        beside = (tokens[place].text for place in (number - 1, number + 1) if 0 <= place < len(tokens))
+        in_clause = any(clause.start <= token.start < clause.stop for clause in clauses)
+        if token.is_name and not in_clause and "." not in beside:
             yield token.name.lower()
