@@ -84,6 +84,7 @@ DATABASES = (
     "summaries",
     "objects",
     "deletions",
+    "published_versions",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
