@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from windrow.background import background_of
 from windrow.catalog.environment import DATABASES, Tables, catalog_key, decode_last_int
-from windrow.catalog.lookups import find_stream
+from windrow.catalog.lookups import find_logs, find_stream
 from windrow.catalog.records import ErasureEntry, RejectedEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import (
     exchange_segments,
@@ -226,7 +226,7 @@ def erase(
     """Erase rows of a stream by key or by condition; see `Warehouse.erase`."""
     store.check_writable()
     background_of(store).drop(HISTORY_TASK)  # which pins what it reads
-    with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
+    with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout, or_log=True):
         for _ in range(_ATTEMPTS):
             gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
             contents = store.catalog.read(lambda tables: _read_contents(store, tables, stream))
@@ -453,6 +453,9 @@ def _make_record(store: Store, contents: _Contents, condition: _Condition, rewri
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
     if queries:
         untouched.append(f"results of {', '.join(sorted(queries))} that were delivered, here and outside")
+    logs = store.catalog.read(lambda tables: find_logs(tables, contents.entry.id))
+    if logs:
+        untouched.append(f"what came about from the rows before and is kept by {', '.join(logs)}: erase it there too")
     if condition.where is not None and contents.rejected:
         untouched.append("rejected lines of text files that could not be read, which no condition can judge")
     secret = store.catalog.read(lambda tables: bytes(tables.raw("meta", b"uuid") or b""))

@@ -95,6 +95,29 @@ def test_no_byte_of_a_key_is_left_anywhere(path: Path, by: str, maintenance: str
     assert find_bytes(path, SECRET) == []
 
 
+def test_a_log_of_matches_keeps_rows_until_they_are_erased_there_too(path: Path) -> None:
+    """The receipt names it, since what came about does not follow its parts any more; a view does, and is refused."""
+    with make(path) as wh:
+        wh.create_view("log", "SELECT who, v FROM s", key="who", keep="1 day")
+        wh.create_view("of_log", "SELECT who FROM log WHERE v > 0", keep="1 day")
+        wh.create_view("plain", "SELECT who FROM log")
+        fill(wh, 8, 10)
+        logged = len(values(wh.sql("SELECT v FROM log")))
+        report = wh.erase("s", keys=[SECRET])
+        assert any("kept by log, of_log" in each for each in report.untouched)
+        assert len(values(wh.sql("SELECT v FROM log"))) == logged
+        erased = wh.erase("log", keys=[SECRET])
+        assert erased.rows == {"window": len(values(wh.sql(f"SELECT 1 FROM of_log WHERE who = '{SECRET}'")))}
+        assert wh.sql(f"SELECT 1 FROM plain WHERE who = '{SECRET}'").fetchall() == []
+        assert wh.erase("of_log", where=f"who = '{SECRET}'").gone
+        assert find_bytes(path, SECRET) == []
+        fill(wh, 10, 12)
+        assert len(values(wh.sql("SELECT v FROM log"))) == logged - erased.total + len(rows_of(10)) + len(rows_of(11))
+        assert wh.check().ok
+        with pytest.raises(windrow.ViewError, match="'plain' is a view and cannot be changed by hand"):
+            wh.erase("plain", keys=[SECRET])
+
+
 def test_a_condition_takes_what_it_holds_for_and_nothing_else(path: Path) -> None:
     with make(path, history=None) as wh:
         report = wh.erase("s", where="v % 2 = 0 AND who <> 'ada'")
