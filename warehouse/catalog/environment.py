@@ -643,6 +643,10 @@ class Catalog:
         """Pages of the file that have been used so far, free ones too."""
         return int(self._live().env.info()["last_pgno"])
 
+    def page_room(self) -> int:
+        """The longest record that a page of its own can hold: it has a header, and the record its checksum."""
+        return int(self._live().env.stat()["psize"]) - 16 - 8
+
     def version(self) -> int:
         """The number of the last commit."""
         return self.read(lambda tables: tables.version)
