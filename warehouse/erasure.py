@@ -352,12 +352,10 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
     return names | {file for file, parts in candidates.items() if file not in names and holds(file, sorted(parts))}
 
 
-def _find_torn_files(
-    store: Store, contents: _Contents, condition: _Condition, segments: Sequence[Segment]
-) -> set[str]:
-    """The files that hold such rows where no segment is any more: a merge has put these rows elsewhere, or left them out.
+def _find_torn_files(store: Store, contents: _Contents, condition: _Condition, segments: Sequence[Segment]) -> set[str]:
+    """The files that hold such rows where no segment is any more.
 
-    No directory knows them, so they are read.
+    A merge has put these rows elsewhere, or left them out. No directory knows them, so they are read.
     """
     schema = contents.entry.definition.stored_schema
     wanted = pa.schema([schema.field(name) for name in condition.columns(contents.entry.definition.schema)])
