@@ -19,7 +19,7 @@ from windrow import arguments, times
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
-from windrow.definitions import make_definition
+from windrow.definitions import is_hidden, make_definition
 from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.formats.html import TableList
@@ -483,7 +483,8 @@ class Warehouse(StreamChanges):
 
     def streams(self) -> list[str]:
         """Names of the streams."""
-        return self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        names = self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        return [name for name in names if not is_hidden(name)]
 
     def create_view(
         self,
