@@ -152,12 +152,13 @@ def _find_period(snapshot: Snapshot, query: QueryEntry) -> int:
 def _find_view(snapshot: Snapshot, plans: Sequence[ViewEntry], shared: _SharedJoin) -> str | None:
     """A view that serves all queries of a join."""
     join, wanted = shared.longest.join, {column_name(place) for place in shared.columns}
-    for plan in plans:
-        joined = plan.joined
-        if joined is not None and joined.key == join.key and joined.window >= join.window:
-            if plan.name in snapshot.hidden() and wanted <= set(snapshot.view(plan.name).schema.names):
-                return plan.name
-    return None
+    names = [
+        plan.name
+        for plan in plans
+        if plan.joined is not None and plan.joined.key == join.key and plan.joined.window >= join.window
+    ]
+    views = [snapshot.view(name) for name in names if name in snapshot.hidden()]
+    return next((view.name for view in views if wanted <= set(view.schema.names)), None)
 
 
 def _create(store: Store, shared: _SharedJoin) -> str | None:

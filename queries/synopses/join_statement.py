@@ -199,7 +199,8 @@ class _JoinSplitter(StatementSplitter):
 
     def _sort_conditions(self) -> tuple[list[tuple[ColumnPlace, ColumnPlace]], list[Node]]:
         """Columns of two streams that are equal, and all other conditions."""
-        links, others = [], []
+        links: list[tuple[ColumnPlace, ColumnPlace]] = []
+        others: list[Node] = []
         for join in _list_joins(self.tree["from_table"]):
             links += self._merge_columns(join)
         conditions = [join["condition"] for join in _list_joins(self.tree["from_table"])]
@@ -345,4 +346,3 @@ def _list_joins(node: Node) -> Iterator[Node]:
 
 def _is_equality(term: Node) -> bool:
     return term.get("class") == "COMPARISON" and term["type"] == "COMPARE_EQUAL"
-

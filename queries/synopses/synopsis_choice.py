@@ -295,9 +295,7 @@ def _allowed_kind(kind: str, wanted: WantedSynopsis) -> str:
 def _make_entry(
     view: StreamSnapshot, wanted: WantedSynopsis, number: int, kind: str | None, late: float
 ) -> SynopsisEntry:
-    chosen, why = choose_kind(
-        _estimate_load(wanted, *_sizes(None, wanted), late, expiring=_is_by_expiry(view))
-    )
+    chosen, why = choose_kind(_estimate_load(wanted, *_sizes(None, wanted), late, expiring=_is_by_expiry(view)))
     if kind is not None:
         chosen, why = _allowed_kind(kind, wanted), "asked for"
     return SynopsisEntry(
@@ -344,8 +342,15 @@ class _KindChooser:
     def __call__(self, entry: SynopsisEntry, sizes: maintenance.NodeSizes) -> SynopsisEntry:
         """The synopsis with the cheapest kind."""
         identity = entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))
+        by_expiry = entry.expiring and not entry.span
         kind, why = choose_kind(
-            _estimate_load(self.wanted[identity], sizes.groups, sizes.distinct, self.late, expiring=entry.expiring and not entry.span)
+            _estimate_load(
+                self.wanted[identity],
+                sizes.groups,
+                sizes.distinct,
+                self.late,
+                expiring=by_expiry,
+            )
         )
         return replace(
             entry,

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import GroupedStatement, JoinedWindows, Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.catalog.records import (
+    GroupedStatement,
+    JoinedWindows,
+    Layout,
+    StreamEntry,
+    StreamState,
+    ViewEntry,
+    ViewInput,
+)
 from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
 from windrow.definitions import HIDDEN_PREFIX, StreamDefinition, check_name, is_hidden, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
