@@ -19,8 +19,8 @@ from windrow.queries.periodic.run_engine import DUCKDB
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.synopses import maintenance
 from windrow.queries.synopses.cost_model import compare_join
-from windrow.queries.synopses.join_statement import ColumnPlace, JoinStatement, column_name
-from windrow.queries.synopses.query_shape import read_join, read_standing_statement
+from windrow.queries.synopses.join_statement import ColumnPlace, WindowJoin, column_name
+from windrow.queries.synopses.query_shape import StandingJoin, read_join, read_standing_statement
 from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all, reconcile_stream, record_reasons
 from windrow.queries.views.ddl import create_join_view
 from windrow.snapshot import Snapshot
@@ -34,17 +34,17 @@ _LOCK = 0
 class _SharedJoin:
     """A join, and the queries that have it."""
 
-    queries: tuple[tuple[QueryEntry, JoinStatement], ...]
+    queries: tuple[tuple[QueryEntry, StandingJoin], ...]
 
     @property
-    def longest(self) -> JoinStatement:
-        """The statement with the longest windows."""
-        return max((statement for _, statement in self.queries), key=lambda each: each.join.window)
+    def longest(self) -> WindowJoin:
+        """The join with the longest windows."""
+        return max((standing.split.join for _, standing in self.queries), key=lambda each: each.window)
 
     @property
     def columns(self) -> tuple[ColumnPlace, ...]:
         """What the queries read."""
-        return tuple(sorted({place for _, statement in self.queries for place in statement.columns}))
+        return tuple(sorted({place for _, standing in self.queries for place in standing.split.columns}))
 
     @property
     def names(self) -> list[str]:
@@ -54,7 +54,7 @@ class _SharedJoin:
     @property
     def streams(self) -> set[str]:
         """The names of what is joined."""
-        return {stream.definition.name for stream in self.longest.join.streams}
+        return {stream.definition.name for stream in self.longest.streams}
 
 
 def reconcile_synopses(store: Store, streams: Iterable[str]) -> None:
@@ -104,15 +104,15 @@ def _read_records(tables: Tables) -> tuple[list[QueryEntry], list[ViewEntry]]:
 
 def _find_joins(store: Store, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> dict[str, _SharedJoin]:
     """The joins that views could be kept of, by their keys."""
-    joins: dict[str, list[tuple[QueryEntry, JoinStatement]]] = {}
+    joins: dict[str, list[tuple[QueryEntry, StandingJoin]]] = {}
     for entry in entries:
         if entry.engine != DUCKDB or entry.params:
             continue
         statement = read_standing_statement(store, entry.sql)
         if len(statement.references) > 1:
             with contextlib.suppress(CannotSplitError):
-                split = read_join(store, snapshot, statement).split
-                joins.setdefault(split.join.key, []).append((entry, split))
+                standing = read_join(store, snapshot, statement)
+                joins.setdefault(standing.split.join.key, []).append((entry, standing))
     return {key: _SharedJoin(tuple(queries)) for key, queries in joins.items()}
 
 
@@ -120,13 +120,13 @@ def _compare(snapshot: Snapshot, shared: _SharedJoin, *, existing: bool) -> str:
     """Why a view of a join is not worth what it costs; empty if it is."""
     if len(shared.queries) == 1:
         return "no other query has its join"
-    join = shared.longest.join
+    join = shared.longest
     rows = 0.0
     for stream in join.streams:
         view, length = snapshot.view(stream.definition.name), join.window + stream.longer
         life = stream.definition.longest_life
         rows += view.segments.rows * (1.0 if life is None else min(1.0, length / life))
-    counted = f"SELECT count(*) FROM ({join.view_sql(join.window, ())})"
+    counted = f"SELECT count(*) FROM ({join.view_sql(join.window, [join.equal[0][0]])})"
     try:
         with execution.answer_from_snapshot(snapshot.store, counted, snapshot=snapshot) as answer:
             (results,) = answer.fetchall()[0]
@@ -135,11 +135,11 @@ def _compare(snapshot: Snapshot, shared: _SharedJoin, *, existing: bool) -> str:
     if results > rows:
         return f"its join multiplies rows: {results:,} from {rows:,.0f}"
     uses = [
-        (-(-statement.join.window // join.slide), max(1, _find_period(snapshot, query) // join.slide))
-        for query, statement in shared.queries
+        (-(-standing.split.join.window // join.slide), max(1, _find_period(snapshot, query) // join.slide))
+        for query, standing in shared.queries
     ]
-    texts = {statement.after for _, statement in shared.queries}
-    costs = compare_join(uses, -(-join.window // join.slide), rows, results, len(texts))
+    needs = {need.identity for _, standing in shared.queries for need in standing.shape.needs}
+    costs = compare_join(uses, -(-join.window // join.slide), rows, results, len(needs))
     return "" if costs.pays(existing=existing) else f"joining for each query costs less: a view of the join {costs}"
 
 
@@ -151,7 +151,7 @@ def _find_period(snapshot: Snapshot, query: QueryEntry) -> int:
 
 def _find_view(snapshot: Snapshot, plans: Sequence[ViewEntry], shared: _SharedJoin) -> str | None:
     """A view that serves all queries of a join."""
-    join, wanted = shared.longest.join, {column_name(place) for place in shared.columns}
+    join, wanted = shared.longest, {column_name(place) for place in shared.columns}
     names = [
         plan.name
         for plan in plans
@@ -163,7 +163,7 @@ def _find_view(snapshot: Snapshot, plans: Sequence[ViewEntry], shared: _SharedJo
 
 def _create(store: Store, shared: _SharedJoin) -> str | None:
     """Make a view over the longest windows; None if it cannot be, which is put down."""
-    join = shared.longest.join
+    join = shared.longest
     name = f"{HIDDEN_PREFIX}join{maintenance.allocate_numbers(store, 1)}"
     joined = JoinedWindows(key=join.key, window=join.window)
     try:

@@ -80,8 +80,7 @@ class WindowJoin:
 
     def view_sql(self, window: int, columns: Sequence[ColumnPlace]) -> str:
         """The statement of a view of it, over a shortest window of some length."""
-        chosen = columns or [self.equal[0][0]]
-        items = [f"p{n}.{quote_name(column)} AS {quote_name(column_name((n, column)))}" for n, column in chosen]
+        items = [f"p{n}.{quote_name(column)} AS {quote_name(column_name((n, column)))}" for n, column in columns]
         tables = [
             f"{quote_name(stream.definition.name)} [WINDOW {window + stream.longer} MICROSECONDS] AS p{number}"
             for number, stream in enumerate(self.streams)
@@ -109,6 +108,12 @@ class JoinStatement:
     columns: tuple[ColumnPlace, ...]
     before: str
     after: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of a view of the join with these columns."""
+        fields = {place: self.join.streams[place[0]].definition.schema.field(place[1]) for place in self.columns}
+        return pa.schema([field.with_name(column_name(place)) for place, field in fields.items()])
 
     def sql_over(self, view: str) -> str:
         """The statement over a view of the join."""
@@ -182,7 +187,7 @@ class _JoinSplitter(StatementSplitter):
         where = " AND ".join(f"({self._text(*self._span(term))}\n)" for term in others)
         rest = [f"WHERE {where}"] if where else []
         rest += [self._text(*clauses[word]) for word in _REST if word in clauses]
-        columns = tuple(sorted(self._read))
+        columns = tuple(sorted(self._read)) or (join.equal[0][0],)
         split = JoinStatement(join, columns, self._text(*clauses["select"]), "\n".join(rest))
         self._confirm(split, expected, terms)
         return split

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from windrow.catalog.environment import catalog_key
 from windrow.catalog.records import JoinedWindows
-from windrow.definitions import StreamDefinition
+from windrow.definitions import HIDDEN_PREFIX, StreamDefinition
 from windrow.errors import QueryError
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
@@ -291,11 +291,15 @@ def _find_streams(snapshot: Snapshot, statement: StandingStatement) -> list[Stre
 
 @dataclass(frozen=True)
 class StandingJoin:
-    """A standing statement over a join of windows."""
+    """A standing statement over a join of windows, and what it needs of synopses of a view of the join."""
 
     split: JoinStatement
+    reference: Reference
+    """To a view of the join, whichever it will be."""
+    shape: StatementNeeds
     columns: tuple[tuple[str, str], ...]
     """Names and DuckDB types of its answer's columns."""
+    array_form: ArrayStatement | None
 
 
 def read_join(store: Store, snapshot: Snapshot, statement: StandingStatement) -> StandingJoin:
@@ -321,12 +325,20 @@ def _split_join(store: Store, statement: Statement, definitions: Sequence[Stream
     with instance.open_cursor(store) as cursor:
         try:
             split = split_join(statement, definitions, split_aggregate.read_engine_functions(cursor))
+            over_view = parse(split.sql_over(HIDDEN_PREFIX))
+            (reference,) = over_view.references
+            shape, columns, array_form = _compute_shape(cursor, over_view, reference, split.schema)
             empty = {
-                reference.relation: f"{quote_name(reference.relation)} AS ({empty_sql(definition.schema)})"
-                for reference, definition in zip(statement.references, definitions, strict=True)
+                each.relation: f"{quote_name(each.relation)} AS ({empty_sql(definition.schema)})"
+                for each, definition in zip(statement.references, definitions, strict=True)
             }
-            described = _describe_columns(cursor, f"WITH {', '.join(empty.values())} {statement.sql}")
-            return StandingJoin(split, tuple(described))
+            written = _describe_columns(cursor, f"WITH {', '.join(empty.values())} {statement.sql}")
+            if [kind for _, kind in columns] != [kind for _, kind in written]:
+                raise CannotSplitError("its pieces have other types")
+            if array_form is not None:
+                named = [f.with_name(name) for f, (name, _) in zip(array_form.schema, written, strict=True)]
+                array_form = replace(array_form, schema=pa.schema(named))
+            return StandingJoin(split, reference, shape, tuple(written), array_form)
         except CannotSplitError as error:
             return str(error)
         except duckdb.Error:
@@ -365,16 +377,9 @@ def _analyse_join(store: Store, snapshot: Snapshot, statement: StandingStatement
     view = find_join_view(store, snapshot, joined.split)
     if view is None:
         raise CannotSplitError(NO_JOIN_VIEW)
-    text = joined.split.sql_over(view.name)
-    (reference,) = parse(text).references
-    shape, columns, array_form = _find_shape(store, text, reference, view.schema)
-    if [kind for _, kind in columns] != [kind for _, kind in joined.columns]:
-        raise CannotSplitError("its pieces have other types")
-    if array_form is not None:
-        named = [f.with_name(name) for f, (name, _) in zip(array_form.schema, joined.columns, strict=True)]
-        array_form = replace(array_form, schema=pa.schema(named))
-    join, slide = joined.split.join, view.entry.definition.slide
-    return SynopsisStatement(statement, reference, shape, -(-join.window // slide), joined.columns, array_form, join)
+    reference, join = replace(joined.reference, name=view.name), joined.split.join
+    slots = -(-join.window // view.entry.definition.slide)
+    return SynopsisStatement(statement, reference, joined.shape, slots, joined.columns, joined.array_form, join)
 
 
 _REASONS = {

@@ -1,8 +1,8 @@
 """Standing aggregates over joins of windows: answered from synopses of a view that they share, as plain SQL answers them.
 
-    join of (8, 8)      ├───────────────────────────────┤     a result ends with the first of its two rows
-    join of (7, 7)      ├───────────────────────────┤ · ·     the same results, each a slot sooner
-    join of (7, 9)      ├─────────────?─────────────┤         another view: the windows differ by two slots
+join of (8, 8)      ├───────────────────────────────┤     a result ends with the first of its two rows
+join of (7, 7)      ├───────────────────────────┤ · ·     the same results, each a slot sooner
+join of (7, 9)      ├─────────────?─────────────┤         another view: the windows differ by two slots
 """
 
 import random
@@ -17,7 +17,6 @@ import pytest
 import plain_duckdb
 import windrow
 from sample_streams import BASE, when
-from windrow.queries.periodic import join_views
 
 SECOND = 1_000_000
 DELTA = 10 * SECOND
