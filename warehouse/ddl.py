@@ -92,7 +92,8 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
     except UnknownStreamError:
         if not view:
             raise
-        views = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        plans = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        views = [view for view in plans if not is_hidden(view)]
         hint = f"the views are {', '.join(views)}" if views else "none was created yet"
         raise UnknownStreamError(f"there is no view {name!r}; {hint}") from None
     if view != bool(entry.definition.inputs):

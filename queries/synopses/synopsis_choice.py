@@ -72,9 +72,12 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
         entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
     except UnknownStreamError:
         return []
-    with maintenance.stream_lock(store, entry.id, stream), Snapshot(store) as snapshot:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(maintenance.stream_lock(store, entry.id, stream))
+        entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, entry))
+        several = any(len(query.reads) > 1 for query in queries)
+        snapshot = stack.enter_context(Snapshot(store, None if several else [stream]))
         view = snapshot.view(stream)
-        entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry))
         late = _late_share(store, view)
         analysed = [query for query in analyse_queries(store, snapshot, queries) if query.stream == stream]
         current = [synopsis for synopsis in entries if synopsis.slide == view.state.slide]
