@@ -133,6 +133,10 @@ class StreamChanges:
 
             renew_result_types(self._store, stream)
             renew_synopses(self._store)
+        if add_column is not None or widen_column is not None:
+            from windrow.queries.periodic.join_views import renew_join_views
+
+            renew_join_views(self._store, stream)
 
     def relayout(
         self,

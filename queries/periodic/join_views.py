@@ -68,6 +68,13 @@ def reconcile_synopses(store: Store, streams: Iterable[str]) -> None:
             _reconcile_views(store, set(names))
 
 
+def renew_join_views(store: Store, stream: str) -> None:
+    """Decide anew on views of joins of a stream, after they went because its columns changed."""
+    queries, _ = store.catalog.read(_read_records)
+    if any(len(entry.reads) > 1 and stream in entry.reads for entry in queries):
+        reconcile_synopses(store, [stream])
+
+
 def _reconcile_views(store: Store, streams: set[str]) -> None:
     """Keep the views that pay, drop all others; of joins of other streams, what was decided before holds."""
     entries, plans = store.catalog.read(_read_records)

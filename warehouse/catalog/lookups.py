@@ -14,7 +14,7 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
     """A stream's records, or an error that names the streams there are."""
     entry = tables.get("streams", name.encode())
     if entry is None:
-        names = [name for key, _ in tables.raw_items("streams") if not is_hidden(name := key.decode())]
+        names = [other for key, _ in tables.raw_items("streams") if not is_hidden(other := key.decode())]
         raise UnknownStreamError(
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )
