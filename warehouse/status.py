@@ -10,7 +10,7 @@ import pyarrow as pa
 from windrow.background import background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
-from windrow.definitions import StreamDefinition
+from windrow.definitions import StreamDefinition, is_hidden
 from windrow.expired_rows import find_oldest_expired
 from windrow.formats.html import ShownAsTable, TableRecord
 from windrow.indexes.row_model import NEVER
@@ -113,7 +113,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     """The status of the warehouse, consistent over all streams."""
 
     def read_status(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
-        names = [key.decode() for key, _ in tables.raw_items("streams")]
+        names = [name for key, _ in tables.raw_items("streams") if not is_hidden(name := key.decode())]
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
         return (
             tables.version,
