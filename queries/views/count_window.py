@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from windrow.indexes.row_model import Bools, Int64s, to_microseconds
 from windrow.native import key_encoding as native_keys
+from windrow.native import rows as native_rows
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.sql.window_spec import CountWindow, OrderedWindow
@@ -35,7 +36,8 @@ def compare_windows(
     some, groups = rows.select(contested), groups[contested]
     times = some.take(time.name)
     times = times.cast(pa.int64()).to_numpy() if time.type.unit == "ns" else to_microseconds(times)[0]
-    order = np.lexsort((-some.sequence, -times, groups))
+    places = native_keys.encode([pa.array(each) for each in (groups, times, some.sequence)])
+    order = native_rows.sort_order(None, places, None)[::-1]  # keys together, of each the newest first
     had, has = rows.had.copy(), rows.has.copy()
     pause = 0 if isinstance(window, CountWindow) else window.pause * (1000 if time.type.unit == "ns" else 1)
     for result, alive in ((had, some.had), (has, some.has)):

@@ -12,6 +12,7 @@ import pytest
 
 import plain_duckdb
 import windrow
+from strict_views import follow
 from windrow.queries.views.storage import ViewSlide, match_copies
 from windrow.queries.views.strict_update import StrictUpdate
 
@@ -105,6 +106,10 @@ VIEWS = {
     "v_semi": f"SELECT k, word FROM {A} a SEMI JOIN {C} c USING (k)",
     "v_exists": f"SELECT a.k FROM {A} a WHERE EXISTS (SELECT 1 FROM {C} c WHERE a.k = c.k AND c.word = a.word)",
     "v_in": f"SELECT a.k, a.j FROM {A} a WHERE a.k IN (SELECT k FROM {B})",
+    "v_not_in": f"SELECT a.k, a.j FROM {A} a WHERE a.k NOT IN (SELECT k FROM {B})",
+    "v_not_in_word": f"SELECT word, j FROM {A} WHERE j > 0 AND word NOT IN (SELECT c.word FROM c)",
+    "v_not_in_either": f"SELECT a.j FROM {A} a WHERE a.j NOT IN (SELECT j FROM {B}) AND a.j NOT IN (SELECT j FROM {C})",
+    "v_full_plain": f"SELECT a.k, b.j FROM {A} a FULL JOIN {B} b ON a.k = b.k",
     "v_left": f"SELECT a.k, b.j, b.word FROM {A} a LEFT JOIN {B} b ON a.k = b.k AND a.j = b.j",
     "v_right": f"SELECT a.j, b.k AS other FROM {A} a RIGHT JOIN {B} b ON a.k = b.k",
     "v_full": f"SELECT * EXCLUDE (ts, word) FROM {A} FULL JOIN {B} USING (k)",
@@ -205,9 +210,13 @@ def test_rows_are_compared_by_values_of_any_exact_type(path):
                 assert sorted(answer, key=repr) == sorted(wh.sql(sql).fetchall(), key=repr), (minute, sql)
 
 
-def test_results_with_lists_are_recomputed(tmp_path):
+def test_what_cannot_be_divided_by_values_is_recomputed(tmp_path):
+    """Lists are not compared; and of two columns of a that equal one of c, each decides about other rows of b."""
     world = World(tmp_path / "w")
+    two_columns = f"""SELECT a.k FROM {A} a ANTI JOIN {B} b ON a.k = b.k
+        WHERE NOT EXISTS (SELECT 1 FROM {C} c WHERE c.k = a.k AND c.k = a.j)"""
     with world.wh as wh:
+        assert world.create("two_columns", two_columns).recomputed
         sql = f"SELECT [a.k, a.j] AS both FROM {A} a ANTI JOIN {B} b ON a.k = b.k"
         assert world.create("v", sql).recomputed
         assert wh.create_view("forced", VIEWS["v_anti"], recompute=True).recomputed
@@ -288,3 +297,25 @@ def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, mon
             return (*counts, wh.stream("v").last.inserted)
 
     assert work(30) == work(3) == (20, 10, 10)
+
+
+HISTORIES = {
+    "absent": "SELECT k, x FROM {a} WHERE k NOT IN (SELECT k FROM {b:1})",
+    "odd": "SELECT w, x FROM {a:3} WHERE x NOT IN (SELECT x FROM {b:2}) AND w <> 'c'",
+    "other": "SELECT p.w, q.x FROM {a} p LEFT JOIN {b:3} q ON p.k = q.k",
+    "either": "SELECT p.k, q.w FROM {b} p FULL JOIN {a:2} q ON p.k = q.k AND p.x = q.x",
+    "less": "SELECT x FROM {a:4} EXCEPT ALL SELECT x FROM {b}",
+}
+
+
+@pytest.mark.parametrize("variable", [False, True], ids=["fixed", "variable"])
+def test_any_lifetimes_layouts_and_late_rows(path, variable):
+    """Nulls, rows of different lives, slides of several slots, other layouts, warehouses that are opened again."""
+    follow(path, HISTORIES, random.randrange(1 << 30), 20, variable=variable)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("variable", [False, True], ids=["fixed", "variable"])
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_any_history(path, seed, variable):
+    follow(path, HISTORIES, seed, 60, variable=variable)
