@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from windrow.segment_files import (
     record_file,
     split_chunks,
 )
-from windrow.slide import make_slide_entry, record_slide, write_merges
+from windrow.slide import foresee_segments, make_slide_entry, record_slide, write_merges
 from windrow.slide_hooks import SlideContext, SlideHook
 from windrow.store import Store
 
@@ -152,8 +153,11 @@ class ViewSlide:
 
     def context(self, hooks: tuple[SlideHook, ...] = ()) -> SlideContext:
         """The slide as hooks see it."""
-        placed = tuple(self.update.placed)
-        return SlideContext(self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks)
+        placed, segments = tuple(self.update.placed), Manifest.of(self.segments)
+        return SlideContext(
+            self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks,
+            remaining=partial(foresee_segments, segments, self.update, self.merged),
+        )  # fmt: skip
 
     def end_rows(self, endings: Sequence[RowEnding]) -> None:
         """End stored rows sooner than is stored with them; `write` comes after it, and `commit` records it.
