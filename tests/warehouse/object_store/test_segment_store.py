@@ -1,6 +1,7 @@
 """A warehouse whose files are in an object store answers as one on disk does, whatever of them its folder holds."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import windrow
 from object_stores import FaultyS3, Request, fail_once
 from packet_warehouse import NOON, SCHEMA, append_and_slide, make_minute
 from stored_packets import MINUTES, answers, expected, forget_files, make_stored_packets, sorted_rows, truth
+from windrow.ingest.stored_files import find_stored_files, open_files
 from windrow.orphans import data_files
 
 
@@ -39,6 +41,36 @@ def test_a_cold_probe_asks_once_for_each_file(s3: FaultyS3, tmp_path: Path) -> N
         wh.probe("packets", key=8)
         wh.scan("packets").read_all()
         assert len(set(s3.reads())) == len(s3.reads())
+
+
+@pytest.mark.parametrize("how", ["probe", "scan", "sql", "worker"])
+def test_a_cold_read_asks_for_all_its_files_at_once(how: str, s3: FaultyS3, tmp_path: Path) -> None:
+    """No object is given before all have been asked for, so a reader that asks one by one waits in vain."""
+    folder = tmp_path / "w"
+    make_stored_packets(folder, s3.uri(f"at-once-{how}")).close()
+    files = data_files(folder)
+    forget_files(folder)
+    asked = threading.Barrier(len(files), timeout=20)
+
+    def wait_for_all(request: Request) -> str | None:
+        if request.method == "GET" and request.is_of_data:
+            asked.wait()
+        return None
+
+    with windrow.open(folder) as wh, s3.faulty(wait_for_all):
+        if how == "worker":
+            stored = find_stored_files(wh._store, files)
+            with open_files(str(tmp_path / "elsewhere"), {}, stored) as reader:
+                assert reader.provider is not None
+                reader.provider.bring(files)
+                assert all(reader.path(file).exists() for file in files)
+            return
+        read = {
+            "probe": lambda: wh.probe("packets", key=7), "scan": lambda: wh.scan("packets").read_all(),
+            "sql": lambda: wh.sql("SELECT count(*), sum(len) FROM packets").arrow(),
+        }  # fmt: skip
+        assert read[how]().num_rows
+    assert len(data_files(folder)) == len(files) > 1
 
 
 def test_a_commit_names_only_files_that_are_in_the_store(s3: FaultyS3, tmp_path: Path) -> None:
