@@ -277,6 +277,10 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     sources: tuple[str, ...] = ()
     """All that its rows came from, if they say so themselves; `source` is empty then."""
+    partitions: dict[str, tuple[int, int]] = {}
+    """Of each partition of Kafka, by topic-partition: the next offset, and how many lay behind it at `seen`."""
+    seen: int = 0
+    """When Kafka was asked for its last offsets, before the batch was read."""
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, kw_only=True):
