@@ -567,7 +567,8 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
         total = sum(rewrite.rows.values())
         is_batch = record.by == "batch"
         what = "corrected" if is_batch else "erased"
-        state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
+        if rewrite.rows["window"] or rewrite.rows["history"]:  # no earlier answer had others
+            state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
         if not is_batch:
             _forget_digests(tables, entry)
         _replace_in_holds(tables, entry.definition.name, cells.placed | past.placed, [*cells.old, *past.old])
