@@ -157,7 +157,7 @@ def measure_slides(folder: Path, rows: int, turns: int) -> dict[str, float]:
     for _ in range(turns):
         for name, stream in streams.items():
             stream.append()
-            with mock.patch.object(Background, "run", return_value=False):
+            with mock.patch.object(Background, "run", lambda *_: False):
                 spent[name].append(stream.slide())
         waiting = background_of(streams["history"].wh._store)
         background += processor_time(partial(waiting.run, 60.0))
