@@ -6,7 +6,7 @@ machine does not have.
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,7 @@ class FileLocations:
     """
 
     def __init__(self, store: Store, spark: "SparkSession") -> None:
-        self._root = store.root
+        self._root, self._store = store.root, store
         self._location = None
         self.options: dict[str, str] = {}
         """Of Spark's reader."""
@@ -145,6 +145,14 @@ class FileLocations:
     def in_folder(self) -> bool:
         """Whether it is the folder: then files must be there, and are compared with their checksums by us."""
         return self._location is None
+
+    def find_sizes(self, paths: Sequence[Path]) -> list[int] | None:
+        """The sizes of objects, so that a store is not asked for them one by one; None of files of the folder."""
+        if self._location is None or not paths:
+            return None
+        files = [str(path.relative_to(self._root)) for path in paths]
+        entries = self._store.catalog.read(lambda tables: find_objects(tables, files))
+        return [entries[file].bytes for file in files] if len(entries) == len(files) else None
 
     def find(self, path: Path) -> str:
         """The URL of a file of the folder."""

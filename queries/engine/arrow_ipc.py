@@ -17,7 +17,8 @@ def as_single_batch(rows: pa.Table) -> pa.RecordBatch | None:
 def has_dictionary(kinds: Iterable[pa.DataType]) -> bool:
     """Whether some columns are dictionaries, whose values are stored apart from their batch."""
     return any(
-        pa.types.is_dictionary(kind) or has_dictionary(kind.field(index).type for index in range(kind.num_fields))
+        isinstance(kind, pa.DictionaryType)
+        or (kind.num_fields and has_dictionary(kind.field(index).type for index in range(kind.num_fields)))
         for kind in kinds
     )
 

@@ -19,7 +19,7 @@ from windrow.errors import QueryError, WindrowError
 from windrow.files import disk_errors
 from windrow.queries.engine import instance
 from windrow.queries.periodic import result_store
-from windrow.queries.periodic.definition import read_stored_schema
+from windrow.queries.periodic.definition import find_shown_zone, read_stored_schema
 from windrow.queries.periodic.due import Clocks, SlideNumbers, count_missed_periods
 from windrow.queries.periodic.evaluation import RunAnswer
 from windrow.queries.periodic.outbound import OUTBOUND
@@ -178,7 +178,7 @@ class _RunColumns:
     """The columns before a query's own; runs that are delivered together have most of them in common."""
 
     def __init__(self) -> None:
-        self._columns: dict[tuple[pa.Field, float | None, int], pa.Array] = {}
+        self._columns: dict[tuple[object, ...], list[pa.Array]] = {}
 
     def put_before(self, rows: pa.Table, due: DueRun, run: RunEntry) -> pa.Table:
         """The rows with the columns of their run before them."""
@@ -186,14 +186,11 @@ class _RunColumns:
         schema = read_stored_schema(due.entry)
         if due.entry.revise is not None:
             values = (*values, run.revision)
-        lead = [self._column(field, value, rows.num_rows) for field, value in zip(schema, values, strict=False)]
-        return pa.table([*lead, *rows.columns], schema=schema)
-
-    def _column(self, field: pa.Field, value: float | None, count: int) -> pa.Array:
-        key = field, value, count
+        key = *values, rows.num_rows, find_shown_zone(due.entry)
         if key not in self._columns:
-            self._columns[key] = pa.repeat(pa.scalar(value, field.type), count)
-        return self._columns[key]
+            scalars = [pa.scalar(value, schema.field(position).type) for position, value in enumerate(values)]
+            self._columns[key] = [pa.repeat(scalar, rows.num_rows) for scalar in scalars]
+        return pa.table([*self._columns[key], *rows.columns], schema=schema)
 
 
 def _pack_run(store: Store, run_columns: _RunColumns, due: DueRun, answer: RunAnswer, staleness: int) -> _PackedRun:

@@ -276,7 +276,9 @@ class QueryRound:
                         snapshot, self._overtaken = stack.enter_context(Snapshot(self.store)), False
                     yield from self._answer(snapshot, wanted, None)
             if snapshot is not None:
-                changed = self._find_changed_streams(snapshot, list(newest.values()))
+                changed = _find_changed_streams(
+                    snapshot, [each for each in round_state.queries if each[0].id in newest]
+                )
         if changed and not self.stop.is_set():
             reconcile_all(self.store, changed)
 
@@ -391,20 +393,6 @@ class QueryRound:
             if seen.complete or over:
                 return past, seen
         return None
-
-    def _find_changed_streams(self, snapshot: Snapshot, entries: Sequence[QueryEntry]) -> list[Pace]:
-        """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
-        states = self.store.catalog.read(
-            lambda tables: [tables.get("paced", catalog_key(entry.id)) for entry in entries]
-        )
-        changed: dict[str, Pace] = {}
-        for entry, state in zip(entries, states, strict=True):
-            pace = entry.paces[0]
-            if state is not None and pace.stream not in changed:
-                rows = snapshot.view(pace.stream).segments.rows
-                if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
-                    changed[pace.stream] = pace
-        return list(changed.values())
 
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""
@@ -539,6 +527,18 @@ class QueryRound:
         full = [entry for entry, state in registered if result_store.is_tail_full(state)]
         with contextlib.suppress(StorageError):  # they stay where they are, and the next round tries again
             result_store.roll_tails(self.store, full[:_MAX_ROLLED])
+
+
+def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry, QueryState]]) -> list[Pace]:
+    """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
+    changed: dict[str, Pace] = {}
+    for entry, state in queries:
+        pace = entry.paces[0]
+        if pace.stream not in changed:
+            rows = snapshot.view(pace.stream).segments.rows
+            if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
+                changed[pace.stream] = pace
+    return list(changed.values())
 
 
 def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:

@@ -18,7 +18,7 @@ from windrow.catalog.records import QueryEntry
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, ScheduledQuery, SchedulingGroup, order_batches
 from windrow.queries.priorities import YIELDING
 from windrow.queries.sql.split_aggregate import CannotSplitError
-from windrow.queries.synopses import array_answers, merged_answers, node_store
+from windrow.queries.synopses import array_answers, merged_answers
 from windrow.queries.synopses.array_answers import WindowTotals
 from windrow.queries.synopses.array_engine import ArraySynopsis, TooLargeError, can_use_arrays
 from windrow.queries.synopses.kinds import BASIC
@@ -154,9 +154,7 @@ def _answer_by_arrays(
 ) -> tuple[dict[int, pa.Table], dict[str, SharedAnswer]]:
     """One pass: the answers that its totals give, and the windows that DuckDB finishes for the other queries."""
     assert slide is not None
-    names = node_store.name_columns(arrays.entry)
-    needed = [column for _, _, plan in uses for need in plan.statement.shape.needs for column in need.columns]
-    columns = {int(names[column.key][1:]) for column in needed if column.key in names}
+    columns = {column for source, _, _ in uses for column in source.columns}
     lengths: dict[int, list[tuple[QueryEntry, AnswerPlan]]] = {}
     for _, query, plan in uses:
         lengths.setdefault(plan.statement.slots, []).append((query, plan))
@@ -183,8 +181,7 @@ def _find_ranked_column(arrays: ArraySynopsis, uses: Sequence[tuple[SynopsisWind
     for source, plan in uses:
         for need, sources in zip(plan.statement.shape.needs, plan.sources, strict=True):
             if sources[0] is source:
-                positions = node_store.find_group_positions(source.entry, need)
-                columns.add(positions[-1] if need.counted and positions else None)
+                columns.add(source.groups[-1] if need.counted and source.groups else None)
     column = columns.pop() if len(columns) == 1 else None
     return column if column is not None and arrays.rankable(column) else None
 
@@ -238,20 +235,13 @@ def _merged_relation(cursor: Any, merged: _MergedWindows, plan: AnswerPlan, numb
     windows = merged.get((entry.stream, entry.number))
     if windows is None or len(plan.sources[number]) > 1 or plan.statement.slots not in windows:
         return None
-    rows, group_positions, names = (
-        windows[plan.statement.slots],
-        node_store.find_group_positions(entry, need),
-        node_store.name_columns(entry),
-    )
-    assert group_positions is not None
-    columns = {
-        f"g{position}": rows.column(f"g{group_position}") for position, group_position in enumerate(group_positions)
-    }
-    columns |= {f"c{position}": rows.column(names[column.key]) for position, column in enumerate(need.columns)}
-    ranked = need.counted and f"h_{names[need.columns[0].key]}" in rows.column_names
+    rows = windows[plan.statement.slots]
+    columns = {f"g{position}": rows.column(f"g{kept}") for position, kept in enumerate(source.groups)}
+    columns |= {f"c{position}": rows.column(f"c{kept}") for position, kept in enumerate(source.columns)}
+    ranked = need.counted and f"h_c{source.columns[0]}" in rows.column_names
     if ranked:
-        for position, column in enumerate(need.columns):
-            columns |= {f"{p}_c{position}": rows.column(f"{p}_{names[column.key]}") for p in ("h", "t")}
+        for position, kept in enumerate(source.columns):
+            columns |= {f"{p}_c{position}": rows.column(f"{p}_c{kept}") for p in ("h", "t")}
     columns["n"] = rows.column("c0")
     name = f"_merged{number}"
     cursor.register(name, pa.table(columns))

@@ -25,11 +25,10 @@ from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.queries.engine.instance import WarehouseInstance
-from windrow.queries.engine.types import quote_name
+from windrow.queries.engine.types import duckdb_type, quote_name
 from windrow.queries.planner.scan_sql import (
     SegmentPart,
     edge_condition,
-    empty_sql,
     find_older_files,
     life_condition,
     parts_sql,
@@ -43,6 +42,12 @@ _SEGMENT = " segment"
 _STEP_BYTES = 64 << 20
 """About so much is added at a time, because rows are compressed by a checkpoint only; less if the budget is small. Not
 measured: it bounds the peak of memory."""
+_WHOLE_SHARE = 0.5
+"""All columns of a stream are kept if its files have at most this share of what is free (`bench sql`, `statements`: the
+next statement asks for other columns). Not measured: other streams have the rest."""
+_UNCOMPRESSED = " USING COMPRESSION uncompressed"
+"""Of texts that compression made little smaller in the files: to try again took more than three quarters of the time of
+filling, and statements read them more slowly (`bench sql`: string scan)."""
 _VALUE_BYTES = 16
 """About what a value takes before it is compressed, beside the bytes of its text."""
 _DEAD_SHARE = 3
@@ -147,6 +152,8 @@ class RowCache:
         self._wanted: dict[int, _Demand] = {}
         self._refused: dict[int, int] = {}
         """By stream: the size of what did not fit."""
+        self._narrow: set[int] = set()
+        """Streams of which only the columns that are asked for are kept, because all of them did not fit."""
         self._thread: threading.Thread | None = None
         self._cursor: Any = None
         self._closed = threading.Event()
@@ -313,10 +320,10 @@ class RowCache:
         dead = 0 if old is None else old.rows - sum(segment.rows - segment.dead(slide) for segment in held.values())
         wanted = {place: segment for place, segment in demand.segments.items() if place in live}
         if old is None or not old.has(demand.fields.values()) or old.has_outdated(view):
-            table, reused = self._create(view, self._choose(demand, old, held | wanted)), dict[Place, Segment]()
-            wanted = held | wanted
+            wanted, reused = held | wanted, dict[Place, Segment]()
+            table = self._create(demand, self._choose(demand, old, wanted), wanted.values())
         elif dead * _DEAD_SHARE > old.rows:
-            table, reused = self._create(view, old.columns), held
+            table, reused = self._create(demand, old.columns, held.values()), held
         else:
             table, reused = old, dict[Place, Segment]()
             wanted = {place: segment for place, segment in wanted.items() if place not in old.numbers}
@@ -330,30 +337,45 @@ class RowCache:
             if replaced:
                 self._retire(table)
             raise
-        with self._guard:
-            if fits:
+        if fits:
+            with self._guard:
                 self._tables[stream] = table
                 self._refused.pop(stream, None)
-            else:
-                self._refused[stream] = demand.bytes
-        if fits and replaced and old is not None:
-            self._retire(old)
-        elif not fits and (replaced or self._columns.reserved > self._columns.budget):
+            if replaced and old is not None:
+                self._retire(old)
+        elif len(table.columns) > len(demand.fields) and stream not in self._narrow:
             self._retire(table)
+            self._narrow.add(stream)
+            self._fill(demand)
+        else:
+            with self._guard:
+                self._refused[stream] = demand.bytes
+            if replaced or self._columns.reserved > self._columns.budget:
+                self._retire(table)
 
     def _choose(self, demand: _Demand, old: CachedTable | None, segments: dict[Place, Segment]) -> dict[str, pa.Field]:
-        """The columns of a new table: all of the stream's if that is little, since other statements ask for others."""
-        every = {field.name: field for field in demand.view.entry.definition.schema}
-        if sum(_estimate(segment, len(every)) for segment in segments.values()) <= self._step:
+        """The columns of a new table: all of the stream's if there is room, since other statements ask for others."""
+        every, stream = {field.name: field for field in demand.view.entry.definition.schema}, demand.view.entry.id
+        stored = sum(segment.bytes for segment in segments.values())
+        free = self._columns.budget - self._columns.reserved + (0 if old is None else old.bytes)
+        little = sum(_estimate(segment, len(every)) for segment in segments.values()) <= self._step
+        if stream not in self._narrow and (little or stored <= free * _WHOLE_SHARE):
             return every
         names = demand.fields if old is None else old.columns | demand.fields
         return {name: every.get(name, field) for name, field in names.items()}
 
-    def _create(self, view: StreamSnapshot, fields: dict[str, pa.Field]) -> CachedTable:
+    def _create(self, demand: _Demand, fields: dict[str, pa.Field], segments: Iterable[Segment]) -> CachedTable:
+        view = demand.view
         ordered = {name: fields[name] for name in view.entry.definition.schema.names if name in fields}
         table = CachedTable(f"t{next(self._names)}", ordered, used=next(self._reads))
-        empty = empty_sql(pa.schema(list(ordered.values())), f"0::INTEGER AS {quote_name(_SEGMENT)}")
-        self._run(f"CREATE TABLE {table.sql_name} AS {empty}")
+        largest = max(segments, key=lambda segment: segment.rows, default=None)
+        _, layout = (None, None) if largest is None else demand.store.reader.map_file(largest.file, view.stored_schema)
+        plain = () if layout is None else layout.plain_texts()
+        columns = [
+            f"{quote_name(name)} {duckdb_type(field.type)}{_UNCOMPRESSED if name in plain else ''}"
+            for name, field in ordered.items()
+        ]
+        self._run(f"CREATE TABLE {table.sql_name} ({', '.join(columns)}, {quote_name(_SEGMENT)} INTEGER)")
         return table
 
     def _copy(

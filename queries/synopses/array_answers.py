@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windrow.native import group_aggregate as kernels
-from windrow.queries.synopses import node_store
 from windrow.queries.synopses.array_engine import ArraySynopsis, Numbers, Ranking
 from windrow.queries.synopses.merged_answers import AnswerPlan
 from windrow.queries.synopses.query_shape import ArrayStatement, OutputColumn, SortColumn
@@ -96,14 +95,11 @@ class _StatementAnswer:
 
     def __init__(self, window: WindowTotals, plan: AnswerPlan, statement: ArrayStatement) -> None:
         self.window, self.shape, self.statement = window, plan.statement.shape, statement
-        need, entry = self.shape.needs[0], window.synopsis.entry
-        positions, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
-        assert positions is not None
-        self.positions = positions
-        if need.counted and not window.synopsis.rankable(positions[-1]):
+        need, source = self.shape.needs[0], plan.sources[0][0]
+        self.positions, self.columns = source.groups, source.columns
+        if need.counted and not window.synopsis.rankable(self.positions[-1]):
             raise _NeedsDuckDBError
-        self.columns = [int(names[column.key][1:]) for column in need.columns]
-        self.ranking = window.synopsis.ranked(positions[-1]) if need.counted else None
+        self.ranking = window.synopsis.ranked(self.positions[-1]) if need.counted else None
         self.counts = window.counts(self.ranking)
 
     def table(self) -> pa.Table:

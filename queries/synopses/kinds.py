@@ -11,7 +11,7 @@ The values of nodes are opaque here: they are only merged and subtracted.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 BASIC, INTERVAL, RUNNING = "basic", "interval", "running"
 KINDS = (BASIC, INTERVAL, RUNNING)
@@ -20,17 +20,13 @@ _PREFIX_LEVEL = -1
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, order=True)
-class Node:
-    """Slots whose states are kept together.
-
-    Args:
-        level: It holds 2 to the `level` slots; -1: all slots up to `left`.
-        left: The slot before its first one.
-    """
+class Node(NamedTuple):
+    """Slots whose states are kept together."""
 
     level: int
+    """It holds 2 to the `level` slots; -1: all slots up to `left`."""
     left: int
+    """The slot before its first one."""
 
     @property
     def right(self) -> int:

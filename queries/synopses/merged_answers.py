@@ -28,6 +28,10 @@ class SynopsisWindow:
     entry: SynopsisEntry
     sign: int
     nodes: tuple[tuple[Node, int], ...]
+    groups: Sequence[int]
+    """Where it keeps each group of the need."""
+    columns: Sequence[int]
+    """The same of its columns."""
 
 
 @dataclass(frozen=True)
@@ -67,31 +71,39 @@ def _find_sources(
 ) -> tuple[SynopsisWindow, ...]:
     why = "no synopsis keeps what it needs"
     for entry in synopses.by_identity.get(need.identity, ()):
-        if node_store.covers_need(entry, need):
+        if (positions := node_store.find_positions(entry, need)) is not None:
             why = "the synopsis does not reach back far enough, or is of a later slide than the snapshot"
-            if (source := _make_source(synopses, statement, entry, 1)) is not None:
+            if (source := _make_source(synopses, statement, entry, 1, positions)) is not None:
                 return (source,)
     candidates = synopses.by_groups.get(need.identity[1], ()) if need.terms else ()
-    fitting = [entry for entry in candidates if node_store.covers_need(entry, need)]
+    found = [(entry, node_store.find_positions(entry, need)) for entry in candidates]
+    fitting = [(entry, positions) for entry, positions in found if positions is not None]
     parts = predicate_cover.find_cover(
         need.terms or (),
-        {position: entry.terms or () for position, entry in enumerate(fitting)},
+        {number: entry.terms or () for number, (entry, _) in enumerate(fitting)},
         [column.merge for column in need.columns],
         subtractable=all(column.subtractable for column in need.columns),
         read=predicate_cover.literal_reader(view.schema),
     )
-    sources = [_make_source(synopses, statement, fitting[position], sign) for position, sign in parts or ()]
+    sources = [
+        _make_source(synopses, statement, entry, sign, positions)
+        for (entry, positions), sign in ((fitting[number], sign) for number, sign in parts or ())
+    ]
     if not sources or None in sources:
         raise CannotSplitError(why)
     return tuple(source for source in sources if source is not None)
 
 
 def _make_source(
-    synopses: CatalogSynopses, statement: SynopsisStatement, entry: SynopsisEntry, sign: int
+    synopses: CatalogSynopses,
+    statement: SynopsisStatement,
+    entry: SynopsisEntry,
+    sign: int,
+    positions: tuple[Sequence[int], Sequence[int]],
 ) -> SynopsisWindow | None:
     """A synopsis at the window of a question, if it reaches back so far and still is of the snapshot's slide."""
     nodes = synopses.window(entry, statement.slots)
-    return None if nodes is None else SynopsisWindow(entry, sign, nodes)
+    return None if nodes is None else SynopsisWindow(entry, sign, nodes, *positions)
 
 
 def answer_plan(cache: NodeCache, cursor: Any, plan: AnswerPlan) -> pa.Table:
@@ -145,13 +157,11 @@ def _source_sql(cache: NodeCache, need: SynopsisNeed, source: SynopsisWindow, sl
     """What one synopsis gives to a need."""
     entry = source.entry
     table = cache.loaded[entry.stream, entry.number]
-    group_positions, names = node_store.find_group_positions(entry, need), node_store.name_columns(entry)
-    assert group_positions is not None
-    columns = [f"g{group_position} AS g{position}" for position, group_position in enumerate(group_positions)]
-    columns += [f"{names[column.key]} AS c{position}" for position, column in enumerate(need.columns)]
+    columns = [f"g{kept} AS g{position}" for position, kept in enumerate(source.groups)]
+    columns += [f"c{kept} AS c{position}" for position, kept in enumerate(source.columns)]
     columns += ["c0 AS n", f"{_sign_sql(source)} AS s"]
     if not table.changed:
-        return _empty_sql(entry, need, group_positions)
+        return _empty_sql(entry, need, source.groups)
     expired = f" AND x > {slide}" if entry.expiring else ""
     return f"SELECT {', '.join(columns)} FROM {table.table} WHERE ({_nodes_sql(source)}){expired}"
 

@@ -32,6 +32,8 @@ _TALLIES_PREFIX = b"tallies:"
 _BATCH_ROWS = 1 << 17
 _PAGE, _PAGE_HEAD = 4096, 16
 """Of LMDB; a record that is longer than half a page lies in pages of its own."""
+_NODE_KEY, _KEY_ZERO = struct.Struct(">QQ"), 1 << 63
+"""The level and the slot of a node at the end of its key, and what is added to each (`catalog_key`)."""
 _KEY_OFFSET = 1 << 40
 """Slots and times before 1970 are counted from so far back that division need not know of signs."""
 
@@ -86,7 +88,8 @@ def list_nodes(
     prefix = catalog_key(entry.stream, "n", entry.number, *(() if level is None else (level,)))
     start = prefix if first is None else prefix + catalog_key(first)
     for key, raw in tables.raw_items("synopses", prefix, start):
-        yield Node(decode_last_int(key[:-8]), decode_last_int(key)), _HEAD.unpack_from(raw)[0]
+        level, left = _NODE_KEY.unpack_from(key, len(key) - _NODE_KEY.size)
+        yield Node(level - _KEY_ZERO, left - _KEY_ZERO), _HEAD.unpack_from(raw)[0]
 
 
 def read_node(tables: Tables, entry: SynopsisEntry, node: Node) -> StoredNode | None:
@@ -163,11 +166,13 @@ def choose_columns(wanted: Sequence[SynopsisColumn]) -> tuple[SynopsisColumn, ..
     return tuple({column.key: column for column in (ROWS, *wanted)}.values())
 
 
-def covers_need(entry: SynopsisEntry, need: SynopsisNeed) -> bool:
-    """Whether a synopsis of the same rows has all groups and columns of a need."""
-    return find_group_positions(entry, need) is not None and {c.key for c in need.columns} <= {
-        c.key for c in entry.columns
-    }
+def find_positions(entry: SynopsisEntry, need: SynopsisNeed) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Where a synopsis of the same rows keeps each group and each column of a need; None if it lacks some."""
+    groups, kept = find_group_positions(entry, need), [column.key for column in entry.columns]
+    try:
+        return None if groups is None else (groups, [kept.index(column.key) for column in need.columns])
+    except ValueError:
+        return None
 
 
 def find_group_positions(entry: SynopsisEntry, need: SynopsisNeed) -> list[int] | None:

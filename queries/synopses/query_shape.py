@@ -174,8 +174,8 @@ def _read_integer(node: Node) -> int | None:
 
 
 _ShapeResult = tuple[StatementNeeds, tuple[tuple[str, str], ...], ArrayStatement | None]
-_ShapeCache = BoundedCache[tuple[str, str, bytes], _ShapeResult | str]
-"""By text, stream and schema: what a statement needs, or why synopses cannot answer it."""
+_ShapeCache = BoundedCache[tuple[str, str], tuple[pa.Schema, _ShapeResult | str]]
+"""By text and stream: what a statement needs of a stream with a schema, or why synopses cannot answer it."""
 _MAX_SHAPES = 4096
 """Statements of a warehouse that are remembered; it may have some thousand periodic queries."""
 
@@ -314,7 +314,11 @@ def _find_shape(store: Store, text: str, stream: Reference, schema: pa.Schema) -
             except duckdb.Error:
                 return "its pieces do not stand on their own"
 
-    shape = shapes.get_or_make((text, stream.name, schema.serialize().to_pybytes()), compute)
+    cached = shapes.get((text, stream.name))
+    if cached is None or not cached[0].equals(schema, check_metadata=True):
+        cached = schema, compute()
+        shapes.put((text, stream.name), cached)
+    shape = cached[1]
     if isinstance(shape, str):
         raise CannotSplitError(shape)
     return shape

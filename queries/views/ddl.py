@@ -108,7 +108,8 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
         written = sql
         sql, plan, snapshot = _plan_locked(store, name, sql, options.retroactive, stack, recompute=recompute)
         schema = describe_columns(store, name, plan, snapshot.tables)
-        if plan.partition is not None and any(pa.types.is_nested(field.type) for field in schema):
+        is_nested = any(pa.types.is_nested(field.type) for field in schema)
+        if plan.partition is not None and plan.partition.window is None and is_nested:
             # Rows that have ended are found by their values, which lists and structs are not compared by.
             sql, plan = _plan_in_snapshot(snapshot, name, written, options.retroactive, recompute=True)
             schema = describe_columns(store, name, plan, snapshot.tables)
@@ -120,10 +121,8 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
-        if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
-            key = plan.keys.result or None  # by them the rows are found that newer ones push out
         columns = list(schema)[0 if plan.recompute else 2 :]
-        if key is None and plan.partition is not None:
+        if key is None and plan.partition is not None and not is_nested:
             key = choose_key(columns, plan.partition)
         options = dataclasses.replace(options, key=key)
         grouped = None
@@ -303,8 +302,10 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
         )
 
 
-def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | None:
+def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | Sequence[str] | None:
     """The search key of a strict view for which none was given: by it the rows are found that end before their time."""
+    if partition.window is not None:
+        return partition.shown or None
     compared = {name.lower() for names in partition.columns.values() for name in names}
     fields = [field for field in columns if is_exact(field.type)]
     best = [field.name for field in fields if field.name.lower() in compared] or [field.name for field in fields]
@@ -339,8 +340,6 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
         return view.keep, None
     if view.partials_of and pattern is Pattern.WEAKEST and plan.label.life is not None:
         return None, plan.label.life + step  # they end with slots
-    if plan.keys is not None:
-        return None, None if plan.keys.life is None else max(step, plan.keys.life)
     if plan.partition is not None:
         return None, None if plan.partition.life is None else max(step, plan.partition.life)
     if pattern is Pattern.STRICT:

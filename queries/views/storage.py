@@ -109,19 +109,6 @@ def _rank(groups: Int64s) -> Int64s:
     return rank
 
 
-def group_endings(segments: Int64s, rows: Int64s, old_ends: Int64s, now: int) -> list[RowEnding]:
-    """Rows that end now; of each its segment's number, its row in the file, and when it ends by what is stored."""
-    order = np.lexsort((rows, segments))
-    columns = segments[order], rows[order], old_ends[order]
-    firsts = np.flatnonzero(np.diff(columns[0])) + 1
-    pieces = zip(*(np.split(column, firsts) for column in columns), strict=True)
-    return [
-        RowEnding(int(of[0]), places, ends, np.full(len(places), now, np.int64))
-        for of, places, ends in pieces
-        if len(of)
-    ]
-
-
 @dataclass
 class ViewSlide:
     """A view that moves: what was written for it, and what its slide will change."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import windrow
@@ -354,6 +355,29 @@ def test_a_damaged_file_is_an_error_and_no_answer(spark, tmp_path):
         file.write_bytes(data)
     with windrow.open(tmp_path / "damaged") as wh, pytest.raises(windrow.DamageError):
         windrow.spark.sql(spark, wh, "SELECT sum(len), max(note), count(ts), sum(src) FROM packets").collect()
+
+
+def test_windows_that_the_optimizer_could_take_for_one_are_both_compared_with_their_checksums(spark, tmp_path):
+    """Spark merges subqueries over equal relations, and knows nothing yet of windows at the edge of files."""
+    with windrow.open(tmp_path / "alike") as wh:
+        wh.create_stream("packets", SCHEMA, time="ts", key="src", slide="1 minute", lifetime="10 minutes")
+        for minute in range(2):
+            made = [{"ts": at(60 * minute + n / 10), "src": n, "len": n, "note": "a"} for n in range(1, 500)]
+            wh.append("packets", pa.Table.from_pylist(made, SCHEMA))
+            wh.slide("packets", to=at(60 * minute + 60))
+        newest = max(Path(tmp_path / "alike").rglob("segments/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+        chunk = pq.read_metadata(newest).row_group(0).column(SCHEMA.get_field_index("len"))
+        data = bytearray(newest.read_bytes())
+        data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+        newest.chmod(0o600)
+        newest.write_bytes(data)
+    value = "(SELECT sum(len) FROM packets [FROM TIMESTAMP '{}' TO TIMESTAMP '{}'])"
+    windows = [value.format(at(start).isoformat(), at(start + 20).isoformat()) for start in (10, 70)]
+    with windrow.open(tmp_path / "alike") as wh:
+        assert windrow.spark.sql(spark, wh, f"SELECT {windows[0]}").collect()[0][0]
+        for both in (windows, windows[::-1]):
+            with pytest.raises(windrow.DamageError):
+                windrow.spark.sql(spark, wh, f"SELECT {', '.join(both)}").collect()
 
 
 def test_the_past_is_asked_in_sparks_sql_too(spark, tmp_path):

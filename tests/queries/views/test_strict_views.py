@@ -7,13 +7,12 @@ import datetime as dt
 import random
 from decimal import Decimal
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 import plain_duckdb
 import windrow
-from windrow.queries.views.storage import ViewSlide, group_endings, match_copies
+from windrow.queries.views.storage import ViewSlide, match_copies
 from windrow.queries.views.strict_update import StrictUpdate
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -166,13 +165,10 @@ def test_views_of_a_strict_view_are_their_statements_too(tmp_path, apart):
         assert not list(wh.check().problems)
 
 
-def test_rows_that_end_are_found_in_any_order_of_segments_and_copy_by_copy():
+def test_rows_that_end_are_found_copy_by_copy():
     stored, wanted = (pa.table({"c": values}) for values in (["x", "y", "x", None, "x"], ["x", None, "x", "z"]))
     matches = [mask.tolist() for mask in match_copies(stored, wanted)]
     assert matches == [[True, False, True, True, False], [True, True, True, False]]
-    segments, rows, ends = (np.array(values, np.int64) for values in ([7, 7, 3, 9, 3], [1, 5, 2, 4, 8], [20] * 5))
-    endings = group_endings(segments, rows, ends, 10)
-    assert {ending.segment: ending.rows.tolist() for ending in endings} == {3: [2, 8], 7: [1, 5], 9: [4]}
 
 
 KINDS = {
@@ -262,7 +258,7 @@ def test_the_work_of_a_slide_follows_the_change_and_not_the_window(tmp_path, mon
         compute_changes, end_rows = StrictUpdate._compute_changes, ViewSlide.end_rows
 
         def count_rows(update: StrictUpdate, changed) -> pa.Table:
-            counts[0] += sum(len(rows) for states in changed.values() for rows in states.values())
+            counts[0] += sum(map(len, changed.values()))
             return compute_changes(update, changed)
 
         def count_ended(view: ViewSlide, endings) -> None:
