@@ -247,9 +247,10 @@ def erase(
         else:
             raise BusyError(f"rows are appended to stream {stream!r} all the time; pause the appends and erase again")
     rewrite.forget_files(store)
-    publish_due(store, at_once=True)
+    problem = publish_due(store, at_once=True)  # then the last version keeps showing the rows
     files = len(rewrite.staged()) + sum(staged is not None for staged, _, _ in rewrite.rejected.values())
-    return _report(stream, commit, record, files, _remove_replaced(store))
+    held = _remove_replaced(store)
+    return _report(stream, commit, record, files, (*held, problem) if held and problem else held)
 
 
 @dataclass(frozen=True)
