@@ -16,9 +16,12 @@ from msgspec.structs import replace
 
 from windrow.indexes.row_model import NEVER, Int64s, RowModel
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
+from windrow.native import rows as native_rows
 
-_MOST_OVERRIDDEN = 10
-"""A segment of which more than one row in so many has ended by an override is written again without them."""
+_MOST_OVERRIDDEN = 4
+"""A segment of which more than one row in so many has ended by an override is written again without them. With 10,
+slides of `bench views` with an ANTI or LEFT view over 200,000 rows take 16 to 19 % more processor time, for 10 to 12 %
+fewer stored rows."""
 _MAX_SEGMENT_ROWS = 1 << 32
 _CACHED_SEGMENTS = 4096
 """Unpacked overrides that are remembered. Not measured: a bound on memory."""
@@ -97,13 +100,13 @@ def override_ends(segment: Segment, rows: Int64s, old_ends: Int64s, new_ends: In
     if not len(rows):
         return segment
     earlier = read_ends(segment)
-    stays = ~np.isin(earlier.rows, rows)
-    every = np.concatenate((earlier.rows[stays], rows))
+    every = np.concatenate((earlier.rows, rows))
     order = np.argsort(every, kind="stable")
-    ends = np.concatenate((earlier.ends[stays], new_ends))[order]
+    every = every[order]
+    last = np.append(every[1:] != every[:-1], True)  # of two overrides of a row the later one counts
     return replace(
         segment,
-        ended=_pack(every[order] - segment.start, ends),
+        ended=_pack(every[last] - segment.start, np.concatenate((earlier.ends, new_ends))[order[last]]),
         min_exp=min(segment.min_exp, int(new_ends.min())),
         expiries=_move(segment.expiries, model.slots(old_ends), model.slots(new_ends)),
     )
@@ -127,9 +130,9 @@ def count_ended(segment: Segment) -> int:
 def _move(expiries: bytes, before: Int64s, after: Int64s) -> bytes:
     """A histogram of slots after rows have gone from some slots to others."""
     slots, counts = unpack_histogram(expiries)
-    every, positions = np.unique(np.concatenate((slots, before, after)), return_inverse=True)
-    changes = np.concatenate((counts, np.full(len(before), -1), np.full(len(after), 1)))
-    sums = np.bincount(positions, weights=changes, minlength=len(every)).astype(np.int64)
+    (gone, losses), (come, gains) = native_rows.histogram(before), native_rows.histogram(after)
+    every, positions = np.unique(np.concatenate((slots, gone, come)), return_inverse=True)
+    sums = np.bincount(positions, np.concatenate((counts, -losses, gains)), len(every)).astype(np.int64)
     return pack_histogram(every[sums > 0], sums[sums > 0])
 
 

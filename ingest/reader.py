@@ -363,15 +363,23 @@ class SegmentScan:
             read = [*needed, *self._numbered, *(self._times if filters else ())]
             self._store.reader.verify_columns(set(self.files), read)
 
+    def build_plan(self) -> Any:
+        """What reads the rows, as an analyzed plan of the JVM."""
+        if self.reads_whole_files:
+            return self._make_scanner(self._schema).plan(self._unfiltered)
+        return self.build_frame()._jdf.queryExecution().analyzed()
+
     def build_frame(self) -> "DataFrame":
         """The rows."""
         schema = self._schema
         for name in self._numbered:
             schema = schema.add(name, "long")
-        scanner = _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations, self._relations)
-        parts = scanner.scan(self._unfiltered, self._filtered, self._ranged)
+        parts = self._make_scanner(schema).scan(self._unfiltered, self._filtered, self._ranged)
         frame = reduce(lambda one, other: one.union(other), parts)
         return frame.drop(*self._numbered) if self._numbered else frame
+
+    def _make_scanner(self, schema: Any) -> "_SegmentScanner":
+        return _SegmentScanner(self._spark, schema, self._view, self._bounds, self._locations, self._relations)
 
 
 def _narrow_selection(
@@ -510,10 +518,16 @@ class _SegmentScanner:
             parts.append(self._scan_ranges(list(ranged), ranged))
         return parts
 
-    def _scan(self, paths: list[Path]) -> "DataFrame":
+    def plan(self, paths: list[Path]) -> Any:
+        """A plan of the JVM that reads all rows of files."""
+        assert self._relations is not None
         urls, options = [self._locations.find(path) for path in paths], self._locations.options
+        return self._relations.plan(urls, self._schema, options, self._locations.find_sizes(paths))
+
+    def _scan(self, paths: list[Path]) -> "DataFrame":
         if self._relations is not None:
-            return self._relations.make(urls, self._schema, options)
+            return self._relations.make_frame(self.plan(paths))
+        urls, options = [self._locations.find(path) for path in paths], self._locations.options
         if not urls:
             return self._spark.createDataFrame([], self._schema)  # type: ignore[no-any-return]
         reader = self._spark.read.schema(self._schema).options(**options)

@@ -283,7 +283,7 @@ class _StatementPlanner:
             scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
             scan.verify(each.columns)
             if each.offered is None or each.offered.files != scan.files:
-                self._offer(name, self._build(scan))
+                self._files.offer(name, self._build(scan))
                 is_planned = False
         return self._planned if is_planned else self._plan()
 
@@ -328,12 +328,9 @@ class _StatementPlanner:
         return frame
 
     def _build(self, scan: SegmentScan) -> Any:
-        frame = scan.build_frame()
+        plan = scan.build_plan()
         self.locations += scan.locations or ()
-        return frame
-
-    def _offer(self, name: str, frame: Any) -> None:
-        self._files.offer(name, frame._jdf.queryExecution().analyzed())
+        return plan
 
     def _offer_relations(self) -> None:
         """Find out what each name means; all but streams are small, and come by way of the driver."""
@@ -391,7 +388,8 @@ class _StatementPlanner:
         ) as answer:
             rows: pa.Table = answer.arrow()
         arrays = [_to_spark_array(rows.column(number), field) for number, field in enumerate(rows.schema)]
-        self._offer(relation, self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names)))
+        frame: Any = self._session.createDataFrame(pa.Table.from_arrays(arrays, rows.column_names))
+        self._files.offer(relation, frame._jdf.queryExecution().analyzed())
 
     def _offer_streams(self) -> None:
         """Streams for the optimizer to look at, without rows where they cannot be read as they are."""
@@ -401,11 +399,11 @@ class _StatementPlanner:
                 continue
             scan = SegmentScan(self._session, self._snapshot, each.view, each.selection)
             if scan.reads_whole_files and len(scan.files) <= _MAX_FILES_AT_FIRST:
-                each.offered, frame = scan, self._build(scan)
+                each.offered, plan = scan, self._build(scan)
             else:
                 schema = build_read_schema(each.view.entry.definition, each.view.schema.names)
-                frame = self._files.make([], schema, {})
-            plan = frame._jdf.queryExecution().analyzed()
+                # The option tells it apart: the optimizer would take relations of no files for one and the same.
+                plan = self._files.plan([], schema, {"windrow.relation": name})
             self._leaves.put(plan.relation().location(), name)
             self._files.offer(name, plan)
 

@@ -65,6 +65,9 @@ class FileLayout:
         They are long texts, neither compressed nor in a dictionary, and need no memory but for their offsets.
         """
 
+    def plain_texts(self) -> list[str]:
+        """The text columns that are neither compressed nor in a dictionary anywhere in the file."""
+
     def verify(self, file: Buffer, names: Iterable[str], first: int = 0, last: int = ...) -> None:
         """Compare columns, in the row groups from `first` up to `last`, with their checksums: each chunk once.
 

@@ -293,6 +293,23 @@ cdef class FileLayout:
                     total += max(<int64_t>0, chunk.size - 8 * chunk.rows)
         return total
 
+    def plain_texts(self):
+        """The text columns that are neither compressed nor in a dictionary anywhere in the file."""
+        cdef int group
+        cdef uint64_t coded = <uint64_t>1 << RLE_DICTIONARY | <uint64_t>1 << PLAIN_DICTIONARY
+        cdef const Chunk* chunk
+        names = []
+        for name, slot in self.slots.items():
+            if slot == ABSENT or self.conversions[<int>slot].kind != BYTES:
+                continue
+            for group in range(self.num_row_groups):
+                chunk = &self.chunks[<size_t>group * self.width + <int>slot]
+                if chunk.codec != 0 or chunk.encodings & coded:
+                    break
+            else:
+                names.append(name)
+        return names
+
     cdef int find_pages(self, const uint8_t* file, int64_t length, size_t chunk, const Conversion* fit) except -1:
         cdef vector[Page] pages
         cdef Page dictionary

@@ -19,7 +19,7 @@ from windrow import arguments, times
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
-from windrow.definitions import make_definition
+from windrow.definitions import is_hidden, make_definition
 from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.formats.html import TableList
@@ -133,6 +133,10 @@ class StreamChanges:
 
             renew_result_types(self._store, stream)
             renew_synopses(self._store)
+        if add_column is not None or widen_column is not None:
+            from windrow.queries.periodic.join_views import renew_join_views
+
+            renew_join_views(self._store, stream)
 
     def relayout(
         self,
@@ -255,6 +259,12 @@ def _load_view_hook() -> PrepareContribution:
     return prepare_views
 
 
+def _load_publication_hook() -> PrepareContribution:
+    from windrow.publication import prepare_version
+
+    return prepare_version
+
+
 def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
     from windrow.queries.views.slide_hook import find_needed_rows
 
@@ -266,6 +276,7 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
     SlideHook("summaries", _load_summary_hook),
+    SlideHook("publications", _load_publication_hook, after_merges=True),
 )
 """What changes with a slide, and what appends do for it."""
 
@@ -483,7 +494,8 @@ class Warehouse(StreamChanges):
 
     def streams(self) -> list[str]:
         """Names of the streams."""
-        return self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        names = self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        return [name for name in names if not is_hidden(name)]
 
     def create_view(
         self,

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import Pace, QueryEntry, QueryState, RunEntry
+from windrow.catalog.records import QueryEntry, QueryState, RunEntry
 from windrow.errors import BusyError, GapError, QueryError, StorageError, UnknownQueryError, WindowError
 from windrow.files import disk_errors
 from windrow.locks import locked
@@ -35,13 +35,13 @@ from windrow.queries.periodic.due import (
     read_snapshot_slides,
 )
 from windrow.queries.periodic.evaluation import RunAnswer
+from windrow.queries.periodic.join_views import reconcile_synopses
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.result_views import move_result_views
 from windrow.queries.periodic.revisions import LateRows, is_revisable
 from windrow.queries.periodic.run_engine import SPARK, WAITS_FOR_SPARK, RunEngine, read_registered
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.queries.periodic.shared_rows import SharedRows
-from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 from windrow.windows import window_to_json
@@ -163,6 +163,8 @@ class QueryRound:
         self.now = now
         self.stop = stop or threading.Event()
         self._failed: set[int] = set()
+        self._put_off: set[int] = set()
+        """Queries whose next run from history waits for what is missing of its windows."""
         self._placed: set[int] = set()
         """Queries whose files were put in their folders in this round, or could not be."""
         self._overtaken = False
@@ -206,7 +208,9 @@ class QueryRound:
             queries.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
             committed = read_committed_slides(tables, entry, slides)
-            is_wanted = ready and (bool(state.waiting or state.held) or self._is_due(entry, state, committed))
+            # Differences are told in the order of the slides.
+            ready_for_slide = ready and (entry.output == "whole" or state.backfill is None)
+            is_wanted = ready_for_slide and (bool(state.waiting or state.held) or self._is_due(entry, state, committed))
             if entry.engine == SPARK and self.engine is None:
                 waiting += [(entry, committed[entry.paces[0].stream])] if is_wanted else []
                 continue
@@ -260,7 +264,7 @@ class QueryRound:
     def _run_due_queries(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """Runs of retained slides, and those of the newest slides, all over one snapshot; who is read goes first."""
         newest = {number: entry for number, entry in due.items() if self.now or entry.missed != "every"}
-        changed: list[Pace] = []
+        changed: list[str] = []
         with contextlib.ExitStack() as stack:
             snapshot: Snapshot | None = None
             self._overtaken = False
@@ -276,7 +280,7 @@ class QueryRound:
                     snapshot, [each for each in round_state.queries if each[0].id in newest]
                 )
         if changed and not self.stop.is_set():
-            reconcile_all(self.store, changed)
+            reconcile_synopses(self.store, changed)
 
     def _run_retained(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """The runs of retained slides, oldest first; after a failure the later runs of that query wait."""
@@ -338,21 +342,21 @@ class QueryRound:
         """Runs from history, oldest first, until something else is due: that goes first, in a round of its own."""
         first = True
         while not self.stop.is_set():
-            entries = [entry for entry in entries if entry.id not in self._failed]
+            entries = [entry for entry in entries if entry.id not in self._failed | self._put_off]
             runs = backfill.find_next_runs(self.store, entries) if entries else []
-            if not runs:
-                return
             if not first and self.store.catalog.read(self._read_state).due - self._failed:
                 self.gave_way = True
                 return
-            first = False
+            if not runs:
+                return
             with Snapshot(self.store) as snapshot:
                 done = [made for run in runs if (made := self._make_past_run(snapshot, run)) is not None]
+            first = first and not done
             if not self.stop.is_set():
                 yield from self._deliver(done)
 
     def _make_past_run(self, snapshot: Snapshot, run: backfill.PastRun) -> tuple[DueRun, RunAnswer] | None:
-        """A run over its streams as they were; None if it can never be made, which is put down."""
+        """A run over its streams as they were; None if it has to wait, or can never be made, which is put down."""
         entry = run.entry
         first = snapshot.view(entry.paces[0].stream)
         end = first.model.slot_end(run.slides[first.name])
@@ -361,6 +365,12 @@ class QueryRound:
             past = backfill.open_past(snapshot, run).at(find_clocks(entry, run.slides))
             due = DueRun(entry, run.state, run.slides, window, True, backfilled=run.commit)
             due = _with_coverage(due, past)
+            if entry.deadline is not None and not due.complete:
+                waited = self._wait_for_rows(snapshot, run, due, end + entry.deadline)
+                if waited is None:
+                    self._put_off.add(entry.id)
+                    return None
+                past, due = waited
             if entry.on_gap == "error" and not due.complete:
                 raise _refuse(past, due).error or QueryError("its windows are not complete")
         except (GapError, WindowError) as error:
@@ -368,6 +378,21 @@ class QueryRound:
             return None
         (answer,) = evaluation.answer_from_rows(self.store, past, [entry])
         return due, answer
+
+    def _wait_for_rows(
+        self, snapshot: Snapshot, run: backfill.PastRun, due: DueRun, deadline: int
+    ) -> tuple[Snapshot, DueRun] | None:
+        """A run as of its slide, over what was known when it became complete or its deadline passed; None: not yet."""
+        calendars = find_clocks(run.entry, run.slides)
+        clocks: Clocks = {name: (slide, calendars.get(name, (None, None))[1]) for name, slide in run.slides.items()}
+        for commit in backfill.list_later_commits(self.store, run):
+            then = backfill.open_past(snapshot, replace(run, commit=commit))
+            over = (then.now(run.entry.paces[0].stream) or 0) >= deadline
+            past = then.at(clocks)
+            seen = _with_coverage(due, past)
+            if seen.complete or over:
+                return past, seen
+        return None
 
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""
@@ -504,16 +529,16 @@ class QueryRound:
             result_store.roll_tails(self.store, full[:_MAX_ROLLED])
 
 
-def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry, QueryState]]) -> list[Pace]:
+def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry, QueryState]]) -> list[str]:
     """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
-    changed: dict[str, Pace] = {}
+    changed: dict[str, None] = {}
     for entry, state in queries:
         pace = entry.paces[0]
         if pace.stream not in changed:
             rows = snapshot.view(pace.stream).segments.rows
             if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
-                changed[pace.stream] = pace
-    return list(changed.values())
+                changed[pace.stream] = None
+    return list(changed)
 
 
 def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:

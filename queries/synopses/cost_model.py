@@ -214,10 +214,12 @@ _STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 4.5e-3
 _ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.8e-3, 0.1e-3
 _KEPT_BYTE = 4e-9
 _FETCH, _FETCHED_ROW = 2.5e-3, 0.3e-6
+_VIEW, _RESULT = 8e-3, 0.5e-6
 """Seconds of processor time as measured on one machine (`bench standing`, with windows of 60 slots); only their ratios
 matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
 each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
-merge a byte of a node; to put a slide's rows where DuckDB makes nodes of them, and each of these rows."""
+merge a byte of a node; to put a slide's rows where DuckDB makes nodes of them, and each of these rows; to keep a view of
+a join, and each of its results."""
 BUDGET = 1.0
 """Bytes that the synopses of a stream may take, as a multiple of those of its window."""
 _NEW_FACTOR, _OLD_FACTOR = 0.8, 1.5
@@ -289,12 +291,40 @@ def compare_with_rows(
         longest = max(window / period for window, period in load.uses)
         answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
         answering += _ARRAY_PASS / min(period for _, period in load.uses)
-    shares = load.shares or (1.0,) * len(load.uses)
-    rows = sum(
-        share * (_STATEMENT + window * slot_rows * _SCAN_ROW) / period
-        for (window, period), share in zip(load.uses, shares, strict=True)
+    return SynopsisCosts(
+        keeping + answering,
+        cost_of_rows(load.uses, slot_rows, load.shares),
+        reach * nodes * slot_stored,
+        built_by_arrays,
     )
-    return SynopsisCosts(keeping + answering, rows, reach * nodes * slot_stored, built_by_arrays)
+
+
+def compare_join(
+    uses: Sequence[tuple[int, int]], slots: int, rows: float, results: float, synopses: int
+) -> SynopsisCosts:
+    """What a view of a join and its synopses cost, beside joining for each query.
+
+    Args:
+        uses: Window and period, in slots, of each query.
+        slots: Of the longest windows.
+        rows: In these.
+        results: Of the join over these.
+        synopses: How many are made of the view, at most.
+    """
+    came = 2 * results / max(1, slots)  # a result lives for half of a window, on average
+    kept = _VIEW + came * _RESULT + synopses * (_BUILD + came * _SCAN_ROW) + len(uses) * _ARRAY_ANSWER
+    return SynopsisCosts(kept, cost_of_rows(uses, (rows + results) / max(1, slots)), 0.0)
+
+
+def cost_of_rows(uses: Sequence[tuple[int, int]], slot_rows: float, shares: Sequence[float] = ()) -> float:
+    """Seconds per slide to run statements over rows that they share, with windows and periods in slots.
+
+    With `shares`, only so much of each counts.
+    """
+    return sum(
+        share * (_STATEMENT + window * slot_rows * _SCAN_ROW) / period
+        for (window, period), share in zip(uses, shares or (1.0,) * len(uses), strict=True)
+    )
 
 
 def sum_costs(costs: Iterable[SynopsisCosts], slot_rows: float) -> SynopsisCosts:

@@ -13,9 +13,17 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import GroupedStatement, Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.catalog.records import (
+    GroupedStatement,
+    JoinedWindows,
+    Layout,
+    StreamEntry,
+    StreamState,
+    ViewEntry,
+    ViewInput,
+)
 from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
-from windrow.definitions import StreamDefinition, check_name, make_definition
+from windrow.definitions import HIDDEN_PREFIX, StreamDefinition, check_name, is_hidden, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
 from windrow.formats.html import TableList, TableRecord
@@ -104,11 +112,13 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
     key, keep, recompute = options.key, options.keep, options.recompute
     store.check_writable()
     arguments.check_statement(sql)
+    check_name(name, "view")
     with ExitStack() as stack:
         written = sql
         sql, plan, snapshot = _plan_locked(store, name, sql, options.retroactive, stack, recompute=recompute)
         schema = describe_columns(store, name, plan, snapshot.tables)
-        if plan.partition is not None and any(pa.types.is_nested(field.type) for field in schema):
+        is_nested = any(pa.types.is_nested(field.type) for field in schema)
+        if plan.partition is not None and plan.partition.window is None and is_nested:
             # Rows that have ended are found by their values, which lists and structs are not compared by.
             sql, plan = _plan_in_snapshot(snapshot, name, written, options.retroactive, recompute=True)
             schema = describe_columns(store, name, plan, snapshot.tables)
@@ -120,10 +130,8 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
             keep=None if keep is None else times.parse_duration(keep, f"view {name!r}: keep"),
         )
         _check_options(draft, plan)
-        if key is None and plan.keys is not None and not any(pa.types.is_nested(f.type) for f in schema):
-            key = plan.keys.result or None  # by them the rows are found that newer ones push out
         columns = list(schema)[0 if plan.recompute else 2 :]
-        if key is None and plan.partition is not None:
+        if key is None and plan.partition is not None and not is_nested:
             key = choose_key(columns, plan.partition)
         options = dataclasses.replace(options, key=key)
         grouped = None
@@ -134,6 +142,22 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
     if grouped is not None:
         _create_grouped(store, replace(draft, written=written), *grouped, schema, options)
     return next(view for view in list_views(store) if view.name == name)
+
+
+def create_join_view(store: Store, name: str, sql: str, joined: JoinedWindows) -> None:
+    """Declare a view of a join that standing queries share, and fill it.
+
+    Args:
+        store: The warehouse.
+        name: A hidden one.
+        sql: The join, of nothing but windows of streams.
+        joined: Which join it is.
+    """
+    with ExitStack() as stack:
+        sql, plan, snapshot = _plan_locked(store, name, sql, (), stack, recompute=False)
+        columns = list(describe_columns(store, name, plan, snapshot.tables))[2:]
+        draft = replace(_draft_view(name, sql, plan, snapshot), joined=joined)
+        _declare(store, draft, plan, columns, snapshot, ViewOptions())
 
 
 def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:
@@ -270,7 +294,8 @@ def expand_statement(store: Store, name: str, sql: str) -> str:
 
 def check_free_name(snapshot: Snapshot, name: str) -> None:
     """Refuse a name that no view can have, or that a stream or table has already."""
-    check_name(name, "view")
+    if not is_hidden(name):
+        check_name(name, "view")
     taken = {existing.lower(): existing for existing in (*snapshot.streams(), *snapshot.tables)}
     if name.lower() in taken:
         raise StreamExistsError(
@@ -303,8 +328,10 @@ def _check_options(view: ViewEntry, plan: ViewPlan) -> None:
         )
 
 
-def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | None:
+def choose_key(columns: Sequence[pa.Field], partition: Partition) -> str | Sequence[str] | None:
     """The search key of a strict view for which none was given: by it the rows are found that end before their time."""
+    if partition.window is not None:
+        return partition.shown or None
     compared = {name.lower() for names in partition.columns.values() for name in names}
     fields = [field for field in columns if is_exact(field.type)]
     best = [field.name for field in fields if field.name.lower() in compared] or [field.name for field in fields]
@@ -339,8 +366,6 @@ def _find_lifetime(view: ViewEntry, plan: ViewPlan, step: int) -> tuple[int | No
         return view.keep, None
     if view.partials_of and pattern is Pattern.WEAKEST and plan.label.life is not None:
         return None, plan.label.life + step  # they end with slots
-    if plan.keys is not None:
-        return None, None if plan.keys.life is None else max(step, plan.keys.life)
     if plan.partition is not None:
         return None, None if plan.partition.life is None else max(step, plan.partition.life)
     if pattern is Pattern.STRICT:
@@ -400,7 +425,7 @@ def make_view_definition(
         raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
     schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
     definition = make_definition(
-        view.name,
+        view.name.removeprefix(HIDDEN_PREFIX),
         schema,
         time=time,
         key=options.key,
@@ -418,7 +443,7 @@ def make_view_definition(
     )
     pattern = max(pattern, Pattern.WEAK) if longest is not None else pattern
     inputs = (*view.inputs, *view.results)
-    return replace(definition, origin=origin, inputs=inputs, pattern=str(Pattern(pattern)))
+    return replace(definition, name=view.name, origin=origin, inputs=inputs, pattern=str(Pattern(pattern)))
 
 
 def _fill_view(
@@ -510,7 +535,8 @@ def list_views(store: Store) -> list[View]:
         joins = {record.partials_of or record.name: _list_joins(snapshot, record) for record in joined}
 
     def read(tables: Tables) -> list[View]:
-        shown = (record for _, record in tables.items("plans") if not record.partials_of)
+        records = (record for _, record in tables.items("plans") if not is_hidden(record.name))
+        shown = (record for record in records if not record.partials_of)
         views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
         return TableList(sorted(views, key=lambda view: view.name))
 

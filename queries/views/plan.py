@@ -1,7 +1,7 @@
 """The plan of a view: the parts that its statement reads, the columns that join them, and the SQL that is run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from windrow.definitions import StreamDefinition
@@ -9,7 +9,7 @@ from windrow.indexes.column_cache import SegmentRanges
 from windrow.indexes.segments import Segment
 from windrow.queries.sql.parse_tree import Node
 from windrow.queries.sql.statement import Reference, Statement
-from windrow.queries.sql.window_spec import OffsetWindow, RangeWindow
+from windrow.queries.sql.window_spec import OffsetWindow, OrderedWindow, RangeWindow
 from windrow.queries.views.update_patterns import Label, Pattern
 
 Prune = Callable[[Sequence[Segment]], tuple[Sequence[Segment], SegmentRanges] | None]
@@ -95,21 +95,6 @@ class PlanBranch:
 
 
 @dataclass(frozen=True)
-class RowKeys:
-    """The columns that say to which key a row belongs.
-
-    Args:
-        source: Columns of the stream that is read.
-        result: The same among the view's columns.
-        life: The longest that a result can live; None: for ever.
-    """
-
-    source: tuple[str, ...]
-    result: tuple[str, ...]
-    life: int | None = None
-
-
-@dataclass(frozen=True)
 class PlainJoin:
     """A strict statement that is nothing but a join of two streams by equalities of columns.
 
@@ -134,6 +119,10 @@ class Partition:
         alone: Parts of which a result has one row, and no other row of the same part has anything to do with it.
         life: The longest that a result can live; None: for ever.
         join: The whole statement, if it is no more than that.
+        not_in: Parts of which a column must not be IN: one row of such a part with a null there, and nothing is. Each
+            with the part that is compared with it, of which a null is only not in it while it is empty.
+        window: Of a selection from a count or session window.
+        shown: Of the same, the columns of the result that have those values.
     """
 
     columns: Mapping[int, tuple[str, ...]]
@@ -141,6 +130,9 @@ class Partition:
     alone: frozenset[int]
     life: int | None
     join: PlainJoin | None = None
+    not_in: Mapping[int, int] = field(default_factory=dict)
+    window: OrderedWindow | None = None
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,6 @@ class ViewPlan:
         prefix: Begins the names of hidden columns.
         result_columns: Name, part and column of each column of the result, if it is nothing but columns of streams that
             equalities of columns join; none otherwise.
-        keys: Of a strict view over a count or session window that is kept from new rows: what its rows belong to.
         partition: Of a strict view that is kept up from new rows.
     """
 
@@ -169,14 +160,12 @@ class ViewPlan:
     sql: str
     prefix: str
     result_columns: tuple[tuple[str, int, str], ...] = ()
-    keys: RowKeys | None = None
     partition: Partition | None = None
 
     @property
     def recompute(self) -> bool:
         """Whether every slide computes it from scratch."""
-        kept_up = self.keys is not None or self.partition is not None
-        return self.label.pattern is Pattern.STRICT and not kept_up
+        return self.label.pattern is Pattern.STRICT and self.partition is None
 
     @property
     def reach(self) -> dict[str, int | None]:

@@ -37,9 +37,9 @@ from windrow.queries.views.group_plan import is_grouped, split_groups
 from windrow.queries.views.partitions import find_partition
 from windrow.queries.views.plan import (
     JoinLink,
+    Partition,
     PlanBranch,
     PlanPart,
-    RowKeys,
     ViewPlan,
     list_base_tables,
     list_selects,
@@ -234,20 +234,23 @@ def _plan_count_window(
     window, definition = part.reference.window, part.definition
     if len(parts) > 1 or definition is None or not isinstance(window, OrderedWindow):
         return None
-    unordered = update_patterns.label_query(
-        statement.tree, lambda _: update_patterns.label_stream(definition, AllRows())
-    )
+    unordered = update_patterns.label_query(statement.tree, lambda _: Label(Pattern.WEAK, ""))
     if unordered.pattern is Pattern.STRICT or statement.tree["type"] != "SELECT_NODE" or statement.tree["modifiers"]:
         return None
-    source = resolve_keys(definition.name, definition.schema, window).keys
-    result = [_find_result_column(statement.tree["select_list"], part, key) for key in source]
-    if None in result:
+    window = resolve_keys(definition.name, definition.schema, window)
+    shown = [_find_result_column(statement.tree["select_list"], part, key) for key in window.keys]
+    if None in shown:
         return None
+    # Rows that live equally long expire as they came, the oldest of a window first; else one may bring others back.
+    watched = frozenset[int]() if definition.expires is None else frozenset([part.number])
+    partition = Partition(
+        {part.number: window.keys}, watched, frozenset(), part.life,
+        window=window, shown=tuple(each for each in shown if each is not None),
+    )  # fmt: skip
     try:
         selects = list(_union_selects(name, statement.tree))
         branch = next(_find_branches(name, selects, parts))
-        keys = RowKeys(source, tuple(each for each in result if each is not None), part.life)
-        draft = ViewPlan(statement, label, tuple(parts), (branch,), False, "", prefix, keys=keys)
+        draft = ViewPlan(statement, label, tuple(parts), (branch,), False, "", prefix, partition=partition)
         text = edit_statement(name, draft)
         confirm_edit(name, selects, text)
     except ViewError:  # what cannot be followed is computed from scratch

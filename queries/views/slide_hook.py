@@ -22,13 +22,11 @@ from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
 from windrow.locks import locked
 from windrow.queries.planner.scan_sql import read_table_schema
-from windrow.queries.views.count_window_view import CountWindowUpdate
 from windrow.queries.views.delta_join import NativeJoin, can_join_natively
 from windrow.queries.views.delta_sql import SqlUpdate, UpdateInputs
 from windrow.queries.views.group_view import GroupUpdate, PartialUpdate
 from windrow.queries.views.inputs import InputPosition, InputState, UpdateInterval
 from windrow.queries.views.join_statistics import estimate_rate, update_statistics
-from windrow.queries.views.keyed_update import KeyedUpdate
 from windrow.queries.views.plan import ViewPlan
 from windrow.queries.views.planner import make_plan
 from windrow.queries.views.storage import ViewSlide, to_stream_rows
@@ -384,12 +382,9 @@ def update_view(
     update = _choose_update(store, view, plan, definition, update_inputs)
     input_updates: list[InputUpdate] = []
     updates.moved.append((view_slide, input_updates))
-    if isinstance(update, StrictUpdate):
+    if isinstance(update, StrictUpdate | GroupUpdate):
         view_slide.end_rows(update.find_endings())
     rows = to_stream_rows(update.compute_results(), view, definition, interval)
-    if isinstance(update, KeyedUpdate):
-        rows = iter(list(rows))  # which stored rows they replace is complete after them
-        view_slide.end_rows(update.endings)
     view_slide.write(rows, numbers, needed)
     for name, number in view.inputs.items():
         record = update_statistics(records[name], inputs[name], interval, plan, name, update.distinct)
@@ -403,8 +398,6 @@ def _choose_update(
     if view.grouped is not None:
         kind = PartialUpdate if view.partials_of else GroupUpdate
         return kind(store, inputs, definition, view.grouped)
-    if plan.keys is not None:
-        return CountWindowUpdate(store, inputs, definition, plan.keys)
     if plan.partition is not None:
         return StrictUpdate(store, inputs)
     return NativeJoin(store, inputs) if can_join_natively(plan, definition) else SqlUpdate(store, inputs)

@@ -15,7 +15,8 @@ from windrow.definitions import StreamDefinition
 from windrow.indexes.arrow_arrays import to_arrow
 from windrow.indexes.row_model import Bools, Int64s
 from windrow.native.hash_match import Matcher
-from windrow.queries.views.key_rows import PlacedRows, plain_type
+from windrow.queries.views.input_rows import ComparedRows
+from windrow.queries.views.key_rows import plain_type
 from windrow.queries.views.plan import PlainJoin, PlanPart
 
 _PAIRING = {"INNER", "LEFT", "RIGHT", "FULL"}
@@ -36,35 +37,6 @@ def can_join_plainly(join: PlainJoin, parts: Sequence[PlanPart], view: StreamDef
     kinds_by_name = {name: plain_type(schemas[number].field(column).type) for name, number, column in join.columns}
     fields = [field for field in view.schema if field.name not in (view.time, view.expires)]
     return len(kinds_by_name) == len(join.columns) and all(kinds_by_name.get(f.name) == f.type for f in fields)
-
-
-@dataclass(frozen=True)
-class JoinSide:
-    """Rows of one input.
-
-    Args:
-        rows: Some of them after others.
-        had: Which of them lived at the last update.
-        has: Which of them live now.
-    """
-
-    rows: Sequence[PlacedRows]
-    had: Bools
-    has: Bools
-
-    @property
-    def begins(self) -> Int64s:
-        """When each begins."""
-        return np.concatenate([rows.begins for rows in self.rows])
-
-    @property
-    def ends(self) -> Int64s:
-        """When each ends, as far as was known when it came."""
-        return np.concatenate([rows.ends for rows in self.rows])
-
-    def take(self, column: str) -> pa.Array:
-        """The values of a column."""
-        return pa.concat_arrays([rows.take(column) for rows in self.rows])
 
 
 @dataclass(frozen=True)
@@ -94,9 +66,8 @@ class PlainJoinChanges:
         now: The view's clock.
     """
 
-    def __init__(self, join: PlainJoin, sides: Sequence[JoinSide], now: int) -> None:
+    def __init__(self, join: PlainJoin, sides: Sequence[ComparedRows], now: int) -> None:
         self._join, self._sides = join, sides
-        self._columns: dict[tuple[int, str], pa.Array] = {}
         self._begins, self._ends = [side.begins for side in sides], [side.ends for side in sides]
         pairs = self._match()
         had, has = (getattr(sides[0], name)[pairs[0]] & getattr(sides[1], name)[pairs[1]] for name in ("had", "has"))
@@ -115,7 +86,7 @@ class PlainJoinChanges:
 
     def _match(self) -> tuple[Int64s, Int64s]:
         """All pairs of rows that fit; a null fits nothing."""
-        columns = [[self._take(number, pair[number]) for pair in self._join.keys] for number in (0, 1)]
+        columns = [[side.take(pair[number]) for pair in self._join.keys] for number, side in enumerate(self._sides)]
         valid = np.logical_and.reduce([~column.is_null().to_numpy(zero_copy_only=False) for column in columns[1]])
         places = np.flatnonzero(valid)
         keys = [column.filter(to_arrow(valid)).to_numpy() for column in columns[1]]
@@ -142,22 +113,27 @@ class PlainJoinChanges:
         limits = np.iinfo(np.int64)
         return np.append(times, limits.min if least else limits.max)[rows]
 
-    def _take(self, number: int, column: str) -> pa.Array:
-        if (number, column) not in self._columns:
-            self._columns[number, column] = self._sides[number].take(column)
-        return self._columns[number, column]
-
     def read(self, results: JoinResults, begins: str, ends: str, start: int = 0, stop: int | None = None) -> pa.Table:
         """Some results: when they begin and end under these names, then their columns."""
         part = slice(start, stop)
         columns = {begins: to_arrow(results.begins[part]), ends: to_arrow(results.ends[part])}
-        for name, number, column in self._join.columns:
-            rows = results.rows[number][part]
-            picked = pa.array(rows, mask=rows == _NONE) if self._join.kind in _PAIRING else to_arrow(rows)
-            columns[name] = self._take(number, column).take(picked)
-        return pa.table(columns)
+        picks = [_Pick(side, numbers[part]) for side, numbers in zip(self._sides, results.rows, strict=True)]
+        return pa.table(columns | {name: picks[number].take(column) for name, number, column in self._join.columns})
 
     def read_new(self, begins: str, ends: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """The results that came."""
         for start in range(0, len(self.came), batch_rows):
             yield from self.read(self.came, begins, ends, start, start + batch_rows).to_batches()
+
+
+class _Pick:
+    """Rows of a side by their numbers, as often as these say; `_NONE` stands for nulls."""
+
+    def __init__(self, side: ComparedRows, numbers: Int64s) -> None:
+        chosen = np.zeros(len(side) + 1, bool)  # the last one is of `_NONE`
+        chosen[numbers] = True
+        self._rows = side.select(chosen[:-1])
+        self._positions = pa.array(np.cumsum(chosen)[numbers] - 1, mask=numbers == _NONE)
+
+    def take(self, column: str) -> pa.Array:
+        return self._rows.take(column).take(self._positions)
