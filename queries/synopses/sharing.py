@@ -59,6 +59,8 @@ class WantedSynopsis:
     users: tuple[str, ...]
     uses: tuple[tuple[int, int], ...]
     """Window and period of each use."""
+    shares: tuple[float, ...]
+    """What part of the query each use is: one of as many as the query has needs."""
     merges: frozenset[str] = frozenset()
     """How the columns that somebody asked for are merged."""
     finished: float = 0.0
@@ -144,9 +146,14 @@ def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) 
         slots=use[0],
         users=(query.name,),
         uses=(use,),
+        shares=(_find_share(query),),
         merges=frozenset(column.merge for column in need.columns),
         finished=_count_finished(query),
     )
+
+
+def _find_share(query: StandingQuery) -> float:
+    return 1.0 if query.statement is None else 1.0 / len(query.statement.shape.needs)
 
 
 def _count_finished(query: StandingQuery) -> float:
@@ -162,6 +169,7 @@ def _join_wanted(
         slots=max(wanted.slots, use[0]),
         users=tuple(dict.fromkeys((*wanted.users, query.name))),
         uses=(*wanted.uses, use),
+        shares=(*wanted.shares, _find_share(query)),
         merges=wanted.merges | {column.merge for column in need.columns},
         finished=wanted.finished + _count_finished(query),
     )
@@ -201,6 +209,7 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
                 slots=max(remaining[other].slots, wanted.slots),
                 users=tuple(dict.fromkeys((*remaining[other].users, *wanted.users))),
                 uses=(*remaining[other].uses, *wanted.uses),
+                shares=(*remaining[other].shares, *wanted.shares),
                 merges=remaining[other].merges | wanted.merges,
             )
     return SharedSynopses(tuple(remaining.values()), covered)

@@ -26,6 +26,7 @@ from windrow.queries.synopses.cost_model import (
     cost_of_rows,
     fit_budget,
     kind_costs,
+    sum_costs,
 )
 from windrow.queries.synopses.kinds import BASIC, INTERVAL, RUNNING
 from windrow.queries.synopses.sharing import (
@@ -140,18 +141,25 @@ class _Choice:
         for identity, measured in zip(unknown, maintenance.measure_nodes(self.store, self.view, probes), strict=True):
             costs[identity] = self._compare(wanted[identity], measured, existing=False)
         paying = {i: cost for i, cost in costs.items() if cost.pays(existing=sizes[i] is not None)}
+        together = sum_costs((cost for cost in paying.values() if not cost.by_arrays), self._slot_rows)
+        kept = any(sizes[i] is not None for i, cost in paying.items() if not cost.by_arrays)
+        if not self.joined and not together.pays(existing=kept):
+            paying = {i: cost for i, cost in paying.items() if cost.by_arrays}
         budget = BUDGET * sum(segment.bytes for view in self.joined or [self.view] for segment in view.segments)
         affordable = fit_budget(paying, budget)
         reasons = {}
         for query in queries:
             needs = () if query.statement is None else query.statement.shape.needs
             for need in needs:
+                cost = costs[need.identity]
                 if need.identity not in paying:
-                    reasons[query.name] = f"its rows cost less: a synopsis {costs[need.identity]}"
+                    pays = cost.pays(existing=sizes[need.identity] is not None)
+                    whose = "all that DuckDB would make" if pays else "a synopsis"
+                    reasons[query.name] = f"its rows cost less: {whose} {together if pays else cost}"
                 elif need.identity not in affordable:
                     reasons[query.name] = (
                         f"others save more in the {budget:,.0f} bytes that synopses may take: it would need "
-                        f"{paying[need.identity].size:,.0f}"
+                        f"{cost.size:,.0f}"
                     )
         return reasons
 
@@ -198,7 +206,7 @@ class _Choice:
         if not self.joined:
             return costs
         rows = self.view.segments.rows + sum(view.segments.rows for view in self.joined)
-        return dataclasses.replace(costs, rows=cost_of_rows(load.uses, rows / _count_slots(self.view)))
+        return dataclasses.replace(costs, rows=cost_of_rows(load.uses, rows / _count_slots(self.view), load.shares))
 
 
 def estimate_bytes(entry: SynopsisEntry) -> float:
@@ -332,7 +340,7 @@ def _estimate_load(
 ) -> SynopsisLoad:
     subtractable = all(column.subtractable for column in wanted.columns)
     passing = _ROW_COST_OF_ANSWER if would_use_arrays(expiring, len(wanted.groups), wanted.columns) else 1.0
-    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.uses, subtractable, passing)
+    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.uses, subtractable, passing, wanted.shares)
 
 
 class _KindChooser:
