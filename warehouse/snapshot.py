@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -26,9 +26,11 @@ from windrow.catalog.records import (
     TableEntry,
 )
 from windrow.catalog.segment_log import load_segments
+from windrow.definitions import is_hidden
 from windrow.errors import ClosedError, SchemaError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.gaps import Gap, read_gaps
+from windrow.indexes.bounded_cache import Findings
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import KeyRange, SortOrders, encode_key_ranges, find_sort_orders, probe_segments
 from windrow.indexes.row_model import RowModel
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 _MOST_CACHED = 16
 """Selections of streams whose contents at the last commit are cached."""
+_MOST_FINDINGS = 256
+"""What is remembered of a stream at one commit. Not measured: bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class StreamSnapshot:
     """The stream's clock."""
     sorted_by: SortOrders = field(init=False, repr=False, compare=False)
     """How its layouts are sorted, seen from its search key."""
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What statements found out about it (`cached_in_findings`): it is the same for all that see this commit."""
+        return Findings(_MOST_FINDINGS)
 
     def __post_init__(self) -> None:
         definition, slide = self.entry.definition, self.state.slide
@@ -356,7 +365,7 @@ class Snapshot:
         self.store.check_process()
         if stream not in self._views:
             raise UnknownStreamError(
-                f"the snapshot has no stream {stream!r}; it has {', '.join(self._views) or 'none'}"
+                f"the snapshot has no stream {stream!r}; it has {', '.join(self.streams()) or 'none'}"
             )
         return self._views[stream]
 
@@ -392,7 +401,11 @@ class Snapshot:
 
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""
-        return sorted(self._views)
+        return sorted(name for name in self._views if not is_hidden(name))
+
+    def hidden(self) -> list[str]:
+        """Names of the views in the snapshot that users do not see: standing queries share them."""
+        return sorted(filter(is_hidden, self._views))
 
     def now(self, stream: str) -> int | None:
         """The stream's clock in microseconds, None before its first slide."""

@@ -211,6 +211,7 @@ _SCAN_ROW = 42e-9
 _STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 3e-3
 _ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.0e-3, 0.1e-3
 _KEPT_BYTE = 4e-9
+_VIEW, _RESULT = 8e-3, 0.5e-6
 """Seconds of processor time as measured on one machine (`bench standing`, with windows of 60 slots); only their ratios
 matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
 each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
@@ -284,8 +285,29 @@ def compare_with_rows(
         longest = max(window / period for window, period in load.uses)
         answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
         answering += _ARRAY_PASS / min(period for _, period in load.uses)
-    rows = sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in load.uses)
-    return SynopsisCosts(keeping + answering, rows, reach * nodes * slot_stored)
+    return SynopsisCosts(keeping + answering, cost_of_rows(load.uses, slot_rows), reach * nodes * slot_stored)
+
+
+def compare_join(
+    uses: Sequence[tuple[int, int]], slots: int, rows: float, results: float, synopses: int
+) -> SynopsisCosts:
+    """What a view of a join and its synopses cost, beside joining for each query.
+
+    Args:
+        uses: Window and period, in slots, of each query.
+        slots: Of the longest windows.
+        rows: In these.
+        results: Of the join over these.
+        synopses: How many are made of the view, at most.
+    """
+    came = 2 * results / max(1, slots)  # a result lives for half of a window, on average
+    kept = _VIEW + came * _RESULT + synopses * (_BUILD + came * _SCAN_ROW) + len(uses) * _ARRAY_ANSWER
+    return SynopsisCosts(kept, cost_of_rows(uses, (rows + results) / max(1, slots)), 0.0)
+
+
+def cost_of_rows(uses: Iterable[tuple[int, int]], slot_rows: float) -> float:
+    """Seconds per slide to run statements over rows that they share, with windows and periods in slots."""
+    return sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in uses)
 
 
 def fit_budget(costs: Mapping[T, SynopsisCosts], budget: float) -> set[T]:

@@ -15,7 +15,7 @@ from windrow.queries.synopses import predicate_cover
 from windrow.queries.synopses.kinds import BASIC
 from windrow.queries.synopses.node_store import choose_columns
 from windrow.queries.synopses.partial_aggregates import SynopsisNeed
-from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
+from windrow.queries.synopses.query_shape import NO_JOIN_VIEW, SynopsisStatement, analyse_statement
 from windrow.queries.synopses.top_groups import find_top_groups
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -39,7 +39,7 @@ class StandingQuery:
     priority: int
     statement: SynopsisStatement | None
     why: str
-    """Why only its rows can answer it, where they must."""
+    """Why only its rows can answer it, where they must; empty where that was decided by costs."""
     sql: str = ""
     by: str = ""
     """What answers it instead, if a summary does."""
@@ -102,9 +102,14 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
                     StandingQuery(entry.name, stream, period, entry.priority, None, top.describe(), entry.sql, by)
                 )
                 continue
+            if statement.join is not None:
+                joined = snapshot.view(statement.stream.name)
+                period = max(1, period * snapshot.view(stream).entry.definition.slide // joined.entry.definition.slide)
+                stream = joined.name
             queries.append(StandingQuery(entry.name, stream, period, entry.priority, statement, "", entry.sql))
         except CannotSplitError as error:
-            queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
+            why = "" if str(error) == NO_JOIN_VIEW else str(error)  # when it was decided, that was recorded
+            queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, why, entry.sql))
     return queries
 
 
@@ -269,7 +274,9 @@ def _list_rules(
         yield f"SS1: one synopsis for {plural(len(queries), 'query', 'queries')} over {plural(len(lengths), 'window')}"
     if names & {"avg", "mean"}:
         yield "SS2: an average is a kept sum and a kept count"
-    if expiring:
+    if entries[0].span:
+        yield f"SS3: one view of the join for {plural(len(lengths), 'length')} of its windows, kept by expiry slot"
+    elif expiring:
         yield "SS3: kept by expiry slot, so that rows with different lifetimes leave in time"
     covered = any(need.identity in shared.covered for need in needs)
     if covered:

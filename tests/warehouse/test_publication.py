@@ -165,7 +165,9 @@ def test_a_view_is_published_when_its_stream_slides(tmp_path):
         published = wh.publish("odd", every="1 second")
         wh.append("s", make_plain_rows(9))
         clock.now += MINUTE
+        commit = wh.sql("SELECT 1 FROM s").version
         wh.slide("s", to=NOON + MINUTE)
+        assert wh.sql("SELECT 1 FROM s").version == commit + 1, "its version is part of the slide"
         assert ask(published.path, "SELECT k FROM t ORDER BY k") == [{"k": k} for k in (1, 3, 5, 7)]
 
 
