@@ -7,6 +7,7 @@ join of (7, 9)      ├─────────────?─────�
 
 import random
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import child_processes
 import plain_duckdb
 import windrow
+from faulty_disks import join_child, start_child
 from sample_streams import BASE, when
 from windrow.queries.synopses import node_store
 
@@ -261,6 +264,30 @@ def test_columns_may_change_under_it(tmp_path: Path) -> None:
     world.wh.close()
 
 
+def test_it_keeps_no_rows_back_while_a_stream_lags(tmp_path: Path) -> None:
+    """One stream goes on for more than a lifetime; when the other has come to it, synopses answer again."""
+    world = World.open(tmp_path / "wh", 5)
+    fill(world, 4, 30)
+    for number in (0, 1, 6):
+        world.add(number)
+    fill(world, 1, 30)
+    world.check()
+    for _ in range(15):
+        world.append("s", 30)
+        world.slide("s")
+    live = sum(row["ts"] + LIFE > world.clocks["s"] for row in world.rows["s"])
+    with world.wh.snapshot() as snapshot:
+        assert live <= snapshot.view("s").segments.rows < 1.5 * live
+    for slots in (14, 1):
+        world.append("t", 30)
+        world.slide("t", slots)
+        world.check()
+    fill(world, 1, 30)
+    world.check()
+    assert {tuple(runs[-2:]) for runs in world.how.values()} == {("snapshot", "basic synopsis")}
+    world.wh.close()
+
+
 def test_longer_windows_and_more_columns_make_another_view(tmp_path: Path) -> None:
     world = World.open(tmp_path / "wh", 3)
     fill(world, 4, 20)
@@ -349,3 +376,30 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
         live = np.arange((slots + 4 - slots + number % 4) * 400, (slots + 4) * 400)
         assert [row[6:] for row in rows] == list(enumerate(np.bincount(live % 7).tolist()))
     return {name: sum(counted) for name, counted in work.items()}
+
+
+@pytest.mark.parametrize(
+    ("step", "nth"),
+    [("view.created", 1), ("view.written", 3), ("slide.committing", 8)],
+)
+def test_a_kill_leaves_views_and_synopses_whole(step: str, nth: int, tmp_path: Path) -> None:
+    path = tmp_path / "wh"
+    child = start_child(child_processes.join_until_step, str(path), step, nth)
+    assert join_child(child) == -signal.SIGKILL
+    with windrow.open(path, clock=lambda: BASE + 360 * DELTA) as wh:
+        assert wh.check().problems == ()
+        child_processes.ask_joins(wh)
+        assert wh.check().problems == ()
+        for number, slots in enumerate((4, 3)):
+            rows = wh.results(f"q{number}", slide=wh.stream("s").slide).fetchall()
+            live = [
+                (BASE + slot * DELTA - n * DELTA // 8, (n + slot) % 5, n * slot)
+                for slot in range(1, 8) for n in range(12)
+            ]  # fmt: skip
+            live = [row for row in live if BASE + (7 - slots) * DELTA < row[0]]
+            pairs = [(one[1], one[2]) for one in live for other in live if one[1] == other[1]]
+            sums = [(k, sum(key == k for key, _ in pairs), sum(v for key, v in pairs if key == k)) for k in range(5)]
+            assert [row[6:] for row in rows] == sums
+            wh.drop_query(f"q{number}")
+        assert hidden(wh) == []
+        wh.drop_stream("s")
