@@ -83,10 +83,10 @@ def bench(*, quick: bool, results: Results, scratch: Path, advance: Callable[[st
         [f"erasing {ERASED} of {erase['rows']:,.0f} keys, elapsed", f"{erase['windrow']:,.0f}"],
         ["of that, overwriting the catalog's free pages", f"{erase['wipe']:,.0f}"],
         ["Delta: delete, then vacuum", f"{erase['delta']:,.0f}"],
-        ["a slide of a published stream", f"{publish['slide']:.1f}"],
-        ["a version of it", f"{publish['version']:.1f}"],
+        ["a slide of a stream that is not published", f"{publish['slide']:.1f}"],
+        ["what a slide that publishes a version takes longer", f"{publish['version']:.1f}"],
         ["the slide, elapsed", f"{publish['slide_elapsed']:.1f}"],
-        ["the version, elapsed", f"{publish['version_elapsed']:.1f}"],
+        ["what the other takes longer, elapsed", f"{publish['version_elapsed']:.1f}"],
     ]
     parts = [machine.summarise(host), "### What was wanted", report.aims_table(aims)]
     parts += [report.table(["medians", "ms"], measured)]
@@ -99,7 +99,7 @@ class Stream:
     """A stream of a warehouse that gets rows each minute, a quarter of them late."""
 
     def __init__(self, folder: Path, rows: int, seed: int, **options: Any) -> None:
-        self.wh = windrow.open(folder, clock=lambda: ORIGIN + 1_000_000 * MINUTE)
+        self.wh = windrow.open(folder, clock=lambda: ORIGIN + 1_000_000 * MINUTE + time.monotonic_ns() // 1000)
         self.rows, self.minute, self.chance = rows, 0, np.random.default_rng(seed)
         options = {"lifetime": f"{LIFETIME} minutes", "index": windrow.Index("round-robin", 4, 4)} | options
         self.wh.create_stream("s", SCHEMA, time="ts", key="k", slide="1 minute", max_ahead="900 days", **options)
@@ -144,6 +144,11 @@ def elapsed_time(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
+def leave_work(*_: object) -> bool:
+    """Stands in for background work: a mock would be counted."""
+    return False
+
+
 def measure_slides(folder: Path, rows: int, turns: int) -> dict[str, float]:
     """Slides of two streams that differ in their history, in turns, and the background work that one leaves."""
     streams = {
@@ -157,7 +162,7 @@ def measure_slides(folder: Path, rows: int, turns: int) -> dict[str, float]:
     for _ in range(turns):
         for name, stream in streams.items():
             stream.append()
-            with mock.patch.object(Background, "run", return_value=False):
+            with mock.patch.object(Background, "run", leave_work):
                 spent[name].append(stream.slide())
         waiting = background_of(streams["history"].wh._store)
         background += processor_time(partial(waiting.run, 60.0))
@@ -244,18 +249,27 @@ def measure_erasure(folder: Path, rows: int) -> dict[str, float]:
 
 
 def measure_publication(folder: Path, rows: int, turns: int) -> dict[str, float]:
-    """Versions of a stream beside its slides, which publish nothing themselves meanwhile."""
-    stream = Stream(folder, rows, 4)
-    stream.go_on(LIFETIME + 2)
-    stream.wh.publish("s", every="1000 days", hold="1 minute")
+    """Slides of two streams, of which one publishes a version with each; what it costs is what they differ by."""
+    streams = {name: Stream(folder / name, rows, 4) for name in ("slide", "version")}
+    for name, stream in streams.items():
+        stream.go_on(LIFETIME + 2)
+        if name == "version":
+            stream.wh.publish("s", every="1 microsecond", hold="1 minute")
     spent: dict[str, list[float]] = {}
-    for _ in range(turns):
-        for suffix, clock in (("", processor_time), ("_elapsed", elapsed_time)):
+    for turn in range(2 * turns):
+        suffix, clock = (("", processor_time), ("_elapsed", elapsed_time))[turn % 2]
+        for name, stream in streams.items():
             stream.append()
-            spent.setdefault(f"slide{suffix}", []).append(stream.slide(clock))
-            spent.setdefault(f"version{suffix}", []).append(clock(lambda: stream.wh.publish("s")))
-    stream.wh.close()
-    return {name: statistics.median(times) for name, times in spent.items()}
+            spent.setdefault(f"{name}{suffix}", []).append(stream.slide(clock))
+    (published,) = streams["version"].wh.publications()
+    if published.version != 2 * turns:
+        raise WrongAnswerError(f"{2 * turns} slides have published {published.version} versions")
+    for stream in streams.values():
+        stream.wh.close()
+    slides = {name: statistics.median(times) for name, times in spent.items()}
+    return slides | {
+        f"version{suffix}": slides[f"version{suffix}"] - slides[f"slide{suffix}"] for suffix in ("", "_elapsed")
+    }
 
 
 def measure_limit(folder: Path, rows: int, slides: int) -> dict[str, float]:

@@ -5,7 +5,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -128,6 +129,38 @@ class BoundedCache(Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         with self._guard:
             return iter(list(self._entries))
+
+
+Findings = BoundedCache[Hashable, tuple[Any]]
+"""What was found out about something that does not change, by the function that found it and its arguments."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class HasFindings(Protocol):
+    """Something that does not change, so that what is found out about it is found once."""
+
+    @property
+    def findings(self) -> Findings:
+        """What was found."""
+
+
+Owner = TypeVar("Owner", bound=HasFindings)
+
+
+def cached_in_findings(find: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Owner, P], T]:
+    """Compute something about the first argument once, and keep it there."""
+
+    @wraps(find)
+    def cached(owner: Owner, /, *rest: P.args, **named: P.kwargs) -> T:
+        key = find, rest, tuple(named.items())
+        finding = owner.findings.get(key)
+        if finding is None:
+            finding = (find(owner, *rest, **named),)
+            owner.findings.put(key, finding)
+        return finding[0]
+
+    return cached
 
 
 _caches: "weakref.WeakSet[BoundedCache[Any, Any]]" = weakref.WeakSet()

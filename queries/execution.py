@@ -83,7 +83,7 @@ class PreparedStatement:
     finished: bool = False
     """Whether all rows were read."""
     reusable: bool = False
-    """Whether another statement can use the cursor: all rows were read, and no transaction is open."""
+    """Whether another statement can use the cursor: none or all rows were read, and no transaction is open."""
     timers: list[threading.Timer] = field(default_factory=list)
     interrupted: bool = False
     """Whether somebody has cancelled it, other than its own time."""
@@ -233,7 +233,7 @@ def prepare(
             rows = None if statement.explain else shortcut.answer()
             return PreparedStatement(
                 statement, pinned, pooled, (), (window,), context, borrowed=snapshot is not None,
-                version=pinned.version, shortcut=shortcut, answered=rows,
+                version=pinned.version, shortcut=shortcut, answered=rows, reusable=True,
             )  # fmt: skip
         restricted = None if shortcut is None else shortcut.restrict()
         shortcut = None if restricted is None else shortcut
@@ -262,6 +262,7 @@ def prepare(
     return PreparedStatement(
         statement, pinned, pooled, tuple(relations), windows, context, tuple(results),
         borrowed=snapshot is not None, version=visible.version, shortcut=shortcut,
+        reusable=not analyse(statement).is_volatile,
     )  # fmt: skip
 
 
@@ -512,8 +513,9 @@ def run(prepared: PreparedStatement, params: Params, timeout: float | None = Non
     """Start the statement; rows come as they are read. Errors show their place in the user's text."""
     cursor, statement = prepared.cursor, prepared.statement
     if prepared.answered is not None:
-        prepared.finished = prepared.reusable = True
+        prepared.finished = True
         return prepared.answered.to_reader()
+    prepared.reusable = False
     if timeout is not None:
         prepared.timers.append(interrupt.interrupt_after(timeout, cursor))
     with _translating_errors(prepared, timeout):
@@ -622,10 +624,12 @@ def _explain_prepared(prepared: PreparedStatement, params: Params) -> Explanatio
     described = "" if shortcut is None else shortcut.describe()
     if shortcut is not None and shortcut.is_known:
         return Explanation((), (), "", summary=described)
+    reusable, prepared.reusable = prepared.reusable, False
     try:
         rows = prepared.cursor.execute(f"{word} {prepared.statement.sql}", params).fetchall()
     except duckdb.Error as error:
         raise _explain_error(prepared.statement, error, before=len(word) + 1) from None
+    prepared.reusable = reusable
     plan, role = "\n".join(str(row[1]) for row in rows), prepared.snapshot.role
     if not role.sees_counts:
         plan = f"DuckDB's plan counts rows that role {role.name!r} does not see, and is not shown"

@@ -115,7 +115,7 @@ class IncrementalAggregation:
         self.view = snapshot.view(stream.name)
         self.model = self.view.entry.definition.model
         read = {*analyse(statement).columns_read(self.view.schema.names), self.model.time, self.model.expires}
-        self._names = [name for name in self.view.schema.names if name in read]
+        self._names = tuple(name for name in self.view.schema.names if name in read)
         lengths = [stream.window.length if isinstance(stream.window, window_spec.RangeWindow) else None]
         self.length = min([each for each in (*lengths, snapshot.role.oldest) if each is not None], default=None)
         """Rows that are older have left: the window is no longer than this, or the role sees no older rows."""

@@ -151,6 +151,7 @@ def _split(
     request: QueryRequest, prepared: PreparedStatement
 ) -> tuple[Reference, split_aggregate.SplitStatement, DescribedColumns] | None:
     """The stream, the statement in two, and its columns' names; None if it cannot be computed slot by slot."""
+    prepared.reusable = False  # its cursor gets tables of states
     try:
         stream, parts = _split_prepared(prepared)
         return stream, parts, _describe(prepared, parts, request.named())

@@ -5,7 +5,8 @@ The gate is the process's own; other processes are the operating system's to sch
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Self
 
 import pyarrow as pa
 
@@ -54,24 +55,45 @@ class PriorityGate:
 
     def batches(
         self, reader: pa.RecordBatchReader, priority: int, pause: Callable[[], object] | None = None
-    ) -> pa.RecordBatchReader:
+    ) -> "YieldingReader":
         """The same rows, fetched at a priority: a slow consumer holds nobody up between two batches."""
-        return pa.RecordBatchReader.from_batches(reader.schema, self._fetch(reader, priority, pause))
+        return YieldingReader(self, reader, priority, pause)
 
-    def _fetch(
-        self, reader: pa.RecordBatchReader, priority: int, pause: Callable[[], object] | None
-    ) -> Iterator[pa.RecordBatch]:
-        while True:
-            if pause is None:
-                self.pause(priority, MAX_PAUSE)
-            else:
-                pause()
-            with self.running(priority):
-                try:
-                    batch = reader.read_next_batch()
-                except StopIteration:
-                    return
-            yield batch
+
+class YieldingReader:
+    """A reader of record batches that lets more urgent queries go first before each of them.
+
+    Args:
+        gate: Where it waits.
+        reader: Of the rows.
+        priority: At which they are fetched.
+        pause: What to do instead of waiting at the gate.
+    """
+
+    def __init__(
+        self, gate: PriorityGate, reader: pa.RecordBatchReader, priority: int, pause: Callable[[], object] | None
+    ) -> None:
+        self.schema: pa.Schema = reader.schema
+        self._gate, self._reader, self._priority, self._pause = gate, reader, priority, pause
+
+    def read_next_batch(self) -> pa.RecordBatch:
+        """The next rows; StopIteration after the last."""
+        if self._pause is None:
+            self._gate.pause(self._priority, MAX_PAUSE)
+        else:
+            self._pause()
+        with self._gate.running(self._priority):
+            return self._reader.read_next_batch()
+
+    def __next__(self) -> pa.RecordBatch:
+        return self.read_next_batch()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def read_all(self) -> pa.Table:
+        """All rows that are left."""
+        return pa.Table.from_batches(list(self), self.schema)
 
 
 class _Running:

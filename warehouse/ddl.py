@@ -134,6 +134,7 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             "synopses",
             "publications",
             "published",
+            "published_versions",
             "stream_versions",
             "past_definitions",
             "erasures",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from windrow.background import background_of
 from windrow.catalog.environment import DATABASES, Tables, catalog_key, decode_last_int
-from windrow.catalog.lookups import find_stream
+from windrow.catalog.lookups import find_logs, find_stream
 from windrow.catalog.records import ErasureEntry, RejectedEntry, SpoolEntry, StreamEntry, StreamState
 from windrow.catalog.segment_log import (
     exchange_segments,
@@ -57,8 +57,6 @@ _ATTEMPTS = 5
 _WIPE_PAGES = 1024
 """Free pages of the catalog that one transaction overwrites."""
 _MOST_WIPES = 1 << 16
-_PAGE_VALUE = bytes(4000)
-"""Fills a page of its own."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +176,11 @@ class _Rewrite:
     rejected: dict[int, tuple[StagedFile | None, int, dict[str, int]]] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file is replaced."""
+        return not (self.cells.old or self.history.old or self.spool or self.rejected)
+
     def forget_files(self, store: Store) -> None:
         """Close files that were replaced."""
         store.reader.forget({segment.file for segment in (*self.cells.old, *self.history.old)})
@@ -226,14 +229,14 @@ def erase(
     """Erase rows of a stream by key or by condition; see `Warehouse.erase`."""
     store.check_writable()
     background_of(store).drop(HISTORY_TASK)  # which pins what it reads
-    with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout):
+    with disk_errors(f"erasing rows of stream {stream!r}"), hold_stream_lock(store, stream, timeout, or_log=True):
         for _ in range(_ATTEMPTS):
             gather_rows(store, stream, store.catalog.read(lambda tables: find_waiting(tables, stream)), hooks)
             contents = store.catalog.read(lambda tables: _read_contents(store, tables, stream))
             condition = _make_condition(contents.entry, keys, where)
             rewrite = _write(store, contents, condition)
             record = _make_record(store, contents, condition, rewrite)
-            if not rewrite.rows:  # what an erasure before this one replaced may still be there
+            if rewrite.is_empty:  # what an erasure before this one replaced may still be there
                 commit = store.catalog.version()
                 break
             try:
@@ -244,9 +247,10 @@ def erase(
         else:
             raise BusyError(f"rows are appended to stream {stream!r} all the time; pause the appends and erase again")
     rewrite.forget_files(store)
-    publish_due(store, at_once=True)
+    problem = publish_due(store, at_once=True)  # then the last version keeps showing the rows
     files = len(rewrite.staged()) + sum(staged is not None for staged, _, _ in rewrite.rejected.values())
-    return _report(stream, commit, record, files, _remove_replaced(store))
+    held = _remove_replaced(store)
+    return _report(stream, commit, record, files, (*held, problem) if held and problem else held)
 
 
 @dataclass(frozen=True)
@@ -349,9 +353,32 @@ def _find_files(store: Store, contents: _Contents, condition: _Condition, segmen
     return names | {file for file, parts in candidates.items() if file not in names and holds(file, sorted(parts))}
 
 
+def _find_torn_files(store: Store, contents: _Contents, condition: _Condition, segments: Sequence[Segment]) -> set[str]:
+    """The files that hold such rows where no segment is any more.
+
+    A merge has put these rows elsewhere, or left them out. No directory knows them, so they are read.
+    """
+    schema = contents.entry.definition.stored_schema
+    wanted = pa.schema([schema.field(name) for name in condition.columns(contents.entry.definition.schema)])
+    parts: dict[str, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        parts[segment.file].append(segment)
+    torn = set()
+    for file, named in parts.items():
+        ends = [0, *(end for each in sorted(named, key=lambda s: s.start) for end in (each.start, each.stop))]
+        ends.append(named[0].file_rows)
+        ranges = [(start, stop) for start, stop in zip(ends[::2], ends[1::2], strict=True) if start < stop]
+        if ranges and condition.matches(read_ranges({file: ranges}, wanted, schema, store.reader)).any():
+            torn.add(file)
+    return torn
+
+
 def _write(store: Store, contents: _Contents, condition: _Condition) -> _Rewrite:
     """Write everything that holds such rows anew, without them."""
-    files = _find_files(store, contents, condition, _list_candidates(contents, condition.batch))
+    candidates = _list_candidates(contents, condition.batch)
+    files = _find_files(store, contents, condition, candidates)
+    if condition.batch is None:
+        files |= _find_torn_files(store, contents, condition, [each for each in candidates if each.file not in files])
     rewrite = _Rewrite(
         _NewFile([segment for segment in contents.segments if segment.file in files]),
         _NewFile([segment for segment in contents.history if segment.file in files]),
@@ -453,6 +480,9 @@ def _make_record(store: Store, contents: _Contents, condition: _Condition, rewri
     queries = store.catalog.read(lambda tables: [q.name for _, q in tables.items("queries") if name in q.reads])
     if queries:
         untouched.append(f"results of {', '.join(sorted(queries))} that were delivered, here and outside")
+    logs = store.catalog.read(lambda tables: find_logs(tables, contents.entry.id))
+    if logs:
+        untouched.append(f"what came about from the rows before and is kept by {', '.join(logs)}: erase it there too")
     if condition.where is not None and contents.rejected:
         untouched.append("rejected lines of text files that could not be read, which no condition can judge")
     secret = store.catalog.read(lambda tables: bytes(tables.raw("meta", b"uuid") or b""))
@@ -538,7 +568,8 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
         total = sum(rewrite.rows.values())
         is_batch = record.by == "batch"
         what = "corrected" if is_batch else "erased"
-        state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
+        if rewrite.rows["window"] or rewrite.rows["history"]:  # no earlier answer had others
+            state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
         if not is_batch:
             _forget_digests(tables, entry)
         _replace_in_holds(tables, entry.definition.name, cells.placed | past.placed, [*cells.old, *past.old])
@@ -621,17 +652,18 @@ def wipe(store: Store) -> None:
 
     Pages that a reader of another process may still look at, which LMDB does not give out again yet, stay.
     """
-    _overwrite_free_pages(store)  # and with them the memory that LMDB makes pages in, which it does not clear
+    page = bytes(store.catalog.page_room())  # to its last byte
+    _overwrite_free_pages(store, page)  # and with them the memory that LMDB makes pages in, which it does not clear
     waiting = list(reversed(DATABASES))
     while waiting:  # a commit costs more than most databases
         size = 0
         with store.catalog.exclusive() as tables:
-            while waiting and size < _WIPE_PAGES * len(_PAGE_VALUE):
+            while waiting and size < _WIPE_PAGES * len(page):
                 size += tables.rewrite(waiting.pop())
-    _overwrite_free_pages(store)
+    _overwrite_free_pages(store, page)
 
 
-def _overwrite_free_pages(store: Store) -> None:
+def _overwrite_free_pages(store: Store, page: bytes) -> None:
     for turn in range(2):  # what a transaction frees can be used by the one after the next
         with store.catalog.exclusive() as tables:
             tables.put_raw("blank", catalog_key(turn), b"")
@@ -640,7 +672,7 @@ def _overwrite_free_pages(store: Store) -> None:
         before = store.catalog.used_pages()
         with store.catalog.exclusive() as tables:
             for number in range(count, count + _WIPE_PAGES):
-                tables.put_raw("blank", catalog_key(number), _PAGE_VALUE)
+                tables.put_raw("blank", catalog_key(number), page)
         count += _WIPE_PAGES
         if store.catalog.used_pages() - before >= _WIPE_PAGES * 3 // 4:
             break

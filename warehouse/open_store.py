@@ -126,9 +126,7 @@ def open_store(
                 stacklevel=4,  # where `windrow.open` was called
             )
         if not read_only and opened.writable and os.access(root, os.W_OK):
-            store.cleared = remove_dead_staging(root)
-            with contextlib.suppress(StorageError):  # a full disk keeps nobody from opening what may free it
-                store.cleared += clear_orphans(store).removed
+            _clear_up_after_the_dead(store)
     except BaseException:
         store.close()
         raise
@@ -136,6 +134,17 @@ def open_store(
     if store.cleared:
         _log.info("removed %d files that ended processes had left in %s", store.cleared, root)
     return store
+
+
+def _clear_up_after_the_dead(store: Store) -> None:
+    """Remove what ended processes left behind, and finish what they published."""
+    store.cleared = remove_dead_staging(store.root)
+    with contextlib.suppress(StorageError):  # a full disk keeps nobody from opening what may free it
+        store.cleared += clear_orphans(store).removed
+    if store.catalog.read(lambda tables: next(iter(tables.raw_items("publications")), None)) is not None:
+        from windrow.publication import finish_versions  # only here: few streams are published
+
+        finish_versions(store)
 
 
 def make_store_options(

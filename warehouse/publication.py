@@ -2,14 +2,19 @@
 
 A version of the table is the window of one commit: its files as they lie, with deletion vectors for rows that are not
 in it. Nothing is copied. What a version names stays until it was replaced for as long as readers may hold it.
+
+A slide records its version in its own transaction, with all that the version's file in the log will say. The file
+gets its name after the commit; what a crash left out is written from the record by whoever slides, publishes or opens
+next.
 """
 
 import datetime as dt
 import shutil
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +37,7 @@ from windrow.indexes.segment_reader import Spans, read_spans
 from windrow.indexes.segments import Segment
 from windrow.indexes.selection import Selection
 from windrow.locks import locked
+from windrow.slide_hooks import Contribution, SlideContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
 
@@ -39,8 +45,6 @@ FORMATS = ("delta",)
 
 _LOG = "_delta_log"
 _LAST = "_last_checkpoint"
-_CHECKPOINT_INTERVAL = 10
-"""Versions from one checkpoint to the next: what Delta's own writers do."""
 _SECONDS_FOR_LOCK = 60.0
 
 
@@ -86,7 +90,10 @@ def publish(
             with store.catalog.write() as tables:
                 find_stream(tables, stream)
                 tables.put("publications", catalog_key(entry.id), changed)
-        _publish_window(store, entry.id, stream)
+        publication = _catch_up(store, entry.id, stream)
+        if publication is not None:
+            publication = _publish_window(store, entry.id, stream, publication)
+            _write_checkpoint_if_due(store, entry.id, stream, publication)
     return next(status for status in list_publications(store) if status.stream == stream)
 
 
@@ -104,7 +111,8 @@ def unpublish(store: Store, stream: str) -> None:
 
 def _forget(tables: Tables, stream: int) -> None:
     tables.delete("publications", catalog_key(stream))
-    tables.delete_prefix("published", catalog_key(stream))
+    for table in ("published", "published_versions"):
+        tables.delete_prefix(table, catalog_key(stream))
 
 
 def remove_log(store: Store, stream: int, name: str) -> None:
@@ -141,6 +149,8 @@ def list_publications(store: Store) -> list[Publication]:
 def publish_due(store: Store, *, at_once: bool = False) -> str | None:
     """Publish the windows that have changed since their last version, if that is long enough ago.
 
+    Versions that are recorded and have no name yet get it, and checkpoints that are due are written.
+
     Args:
         store: The warehouse.
         at_once: Also if it is not: rows were erased that the last version still shows.
@@ -149,32 +159,48 @@ def publish_due(store: Store, *, at_once: bool = False) -> str | None:
         Why a window could not be published, in one sentence; the next slide tries again.
     """
     problem = None
-    for stream in store.catalog.read(_find_due(None if at_once else store.clock())):
+    for stream, name, is_due in _find_unfinished(store, None if at_once else store.clock()):
         try:
-            with _locked(store, stream[0]):
-                _publish_window(store, *stream)
+            with _locked(store, stream):
+                publication = _catch_up(store, stream, name)
+                if publication is not None and is_due:
+                    publication = _publish_window(store, stream, name, publication)
+                if publication is not None:
+                    _write_checkpoint_if_due(store, stream, name, publication)
         except (WindrowError, OSError) as error:
-            problem = f"stream {stream[1]!r} was not published: {error}"
+            problem = f"stream {name!r} was not published: {error}"
     return problem
 
 
-def _find_due(now: int | None) -> Any:
-    """A transaction's streams whose windows have changed and, at a wall time, may be published again."""
+def finish_versions(store: Store) -> None:
+    """Give the versions their names that a process recorded and did not live to write; what fails waits for a slide."""
+    for stream, name, _ in _find_unfinished(store, 0):
+        with suppress(WindrowError, OSError), _locked(store, stream):
+            _catch_up(store, stream, name)
 
-    def read(tables: Tables) -> list[tuple[int, str]]:
+
+def _find_unfinished(store: Store, now: int | None) -> list[tuple[int, str, bool]]:
+    """Streams of whose publication something is to be done, and whether their windows may be published at a wall time.
+
+    They have changed then, and the last version is old enough. Without a time, it always is.
+    """
+
+    def read(tables: Tables) -> list[tuple[int, str, bool]]:
         records = {decode_last_int(key): record for key, record in tables.items("publications")}
-        if not records:
-            return []
-        due = []
-        for _, entry in tables.items("streams"):
-            publication = records.get(entry.id)
-            if publication is not None and (now is None or now - publication.at >= publication.every):
-                _, state = find_stream(tables, entry.definition.name)
-                if (state.slide, state.manifest) != (publication.slide, publication.manifest):
-                    due.append((entry.id, entry.definition.name))
-        return due
+        unfinished = []
+        for entry in [entry for _, entry in tables.items("streams") if entry.id in records] if records else ():
+            name, publication = entry.definition.name, records[entry.id]
+            _, state = find_stream(tables, name)
+            is_due = (now is None or now - publication.at >= publication.every) and (
+                (state.slide, state.manifest) != (publication.slide, publication.manifest)
+            )
+            log = store.stream_folder(name) / _LOG
+            is_placed = publication.version < 0 or _version_path(log, publication.version).exists()
+            if is_due or not is_placed or publication.needs_checkpoint:
+                unfinished.append((entry.id, name, is_due))
+        return unfinished
 
-    return read
+    return store.catalog.read(read)
 
 
 def _find(tables: Tables, stream: int) -> PublicationEntry | None:
@@ -208,52 +234,153 @@ class _WindowFile:
         return self.segments[0].file_rows
 
 
-def _publish_window(store: Store, stream: int, name: str) -> None:
-    """Write the next version of a table: the difference of the last one and the newest window."""
-    log = store.stream_folder(name) / _LOG
-    if store.catalog.read(lambda tables: _find(tables, stream)) is None:
-        return
-    store.files.make_folder(log)
-    publication = _place_pending(store, stream, log)
-    assert publication is not None  # it is removed only under the lock that we hold
+@dataclass
+class _Version:
+    """The next version of a table, made and not recorded yet: it is what a slide's transaction, or another's, adds."""
+
+    store: Store
+    stream: int
+    log: Path
+    publication: PublicationEntry
+    """As it will be; a slide's own commit is not known before that."""
+    before: Mapping[str, PublishedFile]
+    after: Mapping[str, PublishedFile]
+    content: bytes
+    """What its file in the log says; empty if it would be the same as the last one, which then stays."""
+    of_slide: bool
+    """Whether the window is that of the transaction under way, and not of a commit before it."""
+    files: Sequence[str] = ()
+    _staged: Path | None = None
+    _staging: Future[None] | None = None
+
+    def stage(self) -> None:
+        """Begin to write the file under a hidden name, beside what the caller does until it is recorded."""
+        if self.content:
+            self._staged = self.log / f".{self.publication.version:020d}.{uuid.uuid4().hex}"
+            self._staging = self.store.run_in_background(_write_staged, self.store, self._staged, self.content)
+
+    def commit(self, tables: Tables) -> None:
+        """Record it; nothing if the stream is not published any more."""
+        key, publication = catalog_key(self.stream), self.publication
+        if tables.raw("publications", key) is None:
+            return
+        if self.of_slide:
+            *held, newest = publication.held
+            held.append(replace(newest, commit=tables.version))
+            publication = self.publication = replace(publication, manifest=tables.version, held=tuple(held))
+        tables.put("publications", key, publication)
+        if self.content:
+            tables.put_raw("published_versions", catalog_key(self.stream, publication.version), self.content)
+        for file in self.before.keys() - self.after.keys():
+            tables.delete("published", catalog_key(self.stream, file))
+        for file, published in self.after.items():
+            if self.before.get(file) != published:
+                tables.put("published", catalog_key(self.stream, file), published)
+
+    def place(self) -> None:
+        """Give the file its name, once the version is recorded."""
+        if self._staged is None or self._staging is None:
+            return
+        self.store.files.reach("publish.committed")
+        if self._staging.cancel():  # all who help are at something else
+            _write_file(self.store, self._staged, self.content)
+        else:
+            self._staging.result()
+        _name_version(self.store, self._staged, _version_path(self.log, self.publication.version))
+
+    def discard(self) -> None:
+        """Remove the file of a version that was not recorded."""
+        if self._staged is not None and self._staging is not None:
+            if not self._staging.cancel():
+                self._staging.exception()
+            self.store.files.unlink(self._staged)
+
+
+@contextmanager
+def prepare_version(store: Store, context: SlideContext) -> Iterator[Contribution | None]:
+    """The part of a slide that belongs to other engines: the version that shows the window as the slide leaves it.
+
+    The slide is made whatever goes wrong here: `publish_due` comes after it, tries again, and says why.
+    """
+    with ExitStack() as stack:
+        version = None
+        with suppress(WindrowError, OSError):
+            version = _prepare_for_slide(store, context, stack)
+        try:
+            yield version
+        except BaseException:
+            if version is not None:
+                version.discard()
+            raise
+        if version is not None:
+            with suppress(WindrowError, OSError):
+                version.place()
+
+
+def _prepare_for_slide(store: Store, context: SlideContext, stack: ExitStack) -> _Version | None:
+    """The version that belongs to a slide, its lock held; None if it is not yet time for one."""
+    stream, name = context.entry.id, context.entry.definition.name
+    publication = store.catalog.read(lambda tables: _find(tables, stream))
+    if publication is None or store.clock() - publication.at < publication.every or context.remaining is None:
+        return None
+    stack.enter_context(_locked(store, stream))
+    publication = _catch_up(store, stream, name)
+    if publication is None:
+        return None
+    state = replace(context.state, slide=context.slide)
+    view = StreamSnapshot(context.entry, state, context.remaining(), {})
+    return _make_version(store, view, publication, commit=0, of_slide=True)
+
+
+def _publish_window(store: Store, stream: int, name: str, publication: PublicationEntry) -> PublicationEntry:
+    """Record and write the next version of a table, of the newest window."""
     with Snapshot(store, [name]) as snapshot:
-        view = snapshot.view(name)
-        bounds = view.bounds()
-        files = _find_files(view.select(bounds), view)
-        before = store.catalog.read(
-            lambda tables: {key[8:].decode(): record for key, record in tables.items("published", catalog_key(stream))}
-        )
-        now = store.clock()
-        after = {
-            file: before[file]
-            if file in before and before[file].fingerprint == published.fingerprint
-            else _describe_file(store, view, published)
-            for file, published in files.items()
-        }
-        schema = delta.to_delta_schema(view.schema)
-        actions = _make_actions(publication, name, schema, before, after, now)
-        version = publication.version + bool(actions)
-        newest = HeldVersion(commit=snapshot.version, version=version)
-        held = _hold(publication, newest, now, is_new=bool(actions))
-        publication = replace(
-            publication, version=version, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
-            held=held,
-        )  # fmt: skip
-        if actions:
-            information = {"operation": "WRITE", "engineInfo": "windrow", "timestamp": now // 1000}
-            parameters = {"slide": str(view.state.slide), "commit": str(snapshot.version)}
-            information["operationParameters"] = parameters
-            publication = replace(publication, pending=f".{version:020d}.{uuid.uuid4().hex}")
-            _write_file(store, log / publication.pending, delta.encode_commit([{"commitInfo": information}, *actions]))
-            store.files.reach("publish.staged")
-        _record(store, stream, publication, before, after)
-        store.files.reach("publish.committed")
+        version = _make_version(store, snapshot.view(name), publication, commit=snapshot.version)
+        try:
+            with store.catalog.write() as tables:
+                if _find(tables, stream) is None:
+                    raise DefinitionError("the stream was dropped while it was published")
+                version.commit(tables)
+        except BaseException:
+            version.discard()
+            raise
+    version.place()
+    return version.publication
+
+
+def _make_version(
+    store: Store, view: StreamSnapshot, publication: PublicationEntry, commit: int, *, of_slide: bool = False
+) -> _Version:
+    """Make the next version: the difference of the last one and a window. Its file is being written then."""
+    stream, name, now = view.entry.id, view.name, store.clock()
+    log = store.stream_folder(name) / _LOG
+    store.files.make_folder(log)
+    files = _find_files(view.select(view.bounds()), view)
+    before = store.catalog.read(
+        lambda tables: {key[8:].decode(): record for key, record in tables.items("published", catalog_key(stream))}
+    )
+    after = {
+        file: before[file]
+        if file in before and before[file].fingerprint == published.fingerprint
+        else _describe_file(store, view, published)
+        for file, published in files.items()
+    }
+    schema = delta.to_delta_schema(view.schema)
+    actions = _make_actions(publication, name, schema, before, after, now)
+    number, content = publication.version + bool(actions), b""
     if actions:
-        _place_pending(store, stream, log)
-        store.files.reach("publish.placed")
-        if version and version % _CHECKPOINT_INTERVAL == 0:
-            _write_checkpoint(store, log, publication, name, after)
-            _remove_old_versions(store, log, publication)
+        _refuse_if_there(_version_path(log, number))
+        information = {"operation": "WRITE", "engineInfo": "windrow", "timestamp": now // 1000}
+        information["operationParameters"] = {"slide": str(view.state.slide)}
+        content = delta.encode_commit([{"commitInfo": information}, *actions])
+    held = _hold(publication, HeldVersion(commit=commit, version=number), now, is_new=bool(actions))
+    next_publication = replace(
+        publication, version=number, schema=schema, at=now, slide=view.state.slide, manifest=view.state.manifest,
+        held=held,
+    )  # fmt: skip
+    version = _Version(store, stream, log, next_publication, before, after, content, of_slide)
+    version.stage()
+    return version
 
 
 def _hold(publication: PublicationEntry, newest: HeldVersion, now: int, *, is_new: bool) -> tuple[HeldVersion, ...]:
@@ -264,42 +391,65 @@ def _hold(publication: PublicationEntry, newest: HeldVersion, now: int, *, is_ne
     return (*(old for old in replaced if publication.is_held(old, now)), newest)
 
 
-def _record(
-    store: Store,
-    stream: int,
-    publication: PublicationEntry,
-    before: dict[str, PublishedFile],
-    after: dict[str, PublishedFile],
-) -> None:
-    with store.catalog.write() as tables:
-        if _find(tables, stream) is None:
-            raise DefinitionError("the stream was dropped while it was published")
-        tables.put("publications", catalog_key(stream), publication)
-        for file in before.keys() - after.keys():
-            tables.delete("published", catalog_key(stream, file))
-        for file, published in after.items():
-            if before.get(file) != published:
-                tables.put("published", catalog_key(stream, file), published)
+def _version_path(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.json"
 
 
-def _place_pending(store: Store, stream: int, log: Path) -> PublicationEntry | None:
-    """Give the last version its name, if a crash came before that; a log that was lost is begun anew."""
-    publication = store.catalog.read(lambda tables: _find(tables, stream))
+def _refuse_if_there(path: Path) -> None:
+    if path.exists():
+        raise StorageError(
+            f"{path} was written by somebody else: a published table is only read; remove the file, or publish "
+            "the stream anew with unpublish and publish"
+        )
+
+
+def _write_staged(store: Store, path: Path, content: bytes) -> None:
+    _write_file(store, path, content)
+    store.files.reach("publish.staged")
+
+
+def _name_version(store: Store, staged: Path, target: Path) -> None:
+    """Give a durable file its name, which is made durable with the next checkpoint: until then the catalog knows it."""
+    _refuse_if_there(target)
+    store.files.rename(staged, target)
+    store.files.reach("publish.placed")
+
+
+def _catch_up(store: Store, stream: int, name: str) -> PublicationEntry | None:
+    """Write the versions that are recorded and have no name; a log that was lost is begun anew.
+
+    Returns:
+        The publication, None if the stream is not published.
+    """
+
+    def read(tables: Tables) -> tuple[PublicationEntry | None, dict[int, bytes]]:
+        items = tables.raw_items("published_versions", catalog_key(stream))
+        return _find(tables, stream), {decode_last_int(key): bytes(raw) for key, raw in items}
+
+    publication, recorded = store.catalog.read(read)
     if publication is None or publication.version < 0:
         return publication
-    target, pending = log / f"{publication.version:020d}.json", log / (publication.pending or ".none")
-    if pending.exists():
-        if target.exists():
-            raise StorageError(
-                f"{target} was written by somebody else: a published table is only read; remove the file, or publish "
-                "the stream anew with unpublish and publish"
-            )
-        store.files.rename(pending, target)
-        store.files.sync(log)
-    if target.exists():
+    log, last = store.stream_folder(name) / _LOG, publication.version
+    try:
+        content = _version_path(log, last).read_bytes()
+    except FileNotFoundError:
+        there = [int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()]
+        missing = range(max(there, default=last) + 1, last + 1)
+        if not missing or not recorded.keys() >= set(missing):
+            return _begin_anew(store, stream, log, publication)
+        for number in missing:
+            staged = log / f".{number:020d}.{uuid.uuid4().hex}"
+            _write_staged(store, staged, recorded[number])
+            _name_version(store, staged, _version_path(log, number))
         return publication
-    shutil.rmtree(log)
-    store.files.make_folder(log)
+    if content != recorded.get(last, content):
+        _refuse_if_there(_version_path(log, last))
+    return publication
+
+
+def _begin_anew(store: Store, stream: int, log: Path, publication: PublicationEntry) -> PublicationEntry:
+    """Forget all versions: nothing is left of the log, or not enough."""
+    shutil.rmtree(log, ignore_errors=True)
     anew = PublicationEntry(
         format=publication.format, table=str(uuid.uuid4()), every=publication.every, hold=publication.hold
     )
@@ -321,8 +471,8 @@ def _find_files(selection: Selection, view: StreamSnapshot) -> dict[str, _Window
 def _make_window_file(parts: tuple[Segment, ...], whole: frozenset[int], view: StreamSnapshot) -> _WindowFile:
     slide, now = view.state.slide or 0, view.now or 0
     identity = [
-        (part.id, part.dead(slide), xxhash.xxh3_64_intdigest(part.expiries), now if part.max_ts > now else 0)
-        for part in sorted(parts, key=lambda part: part.id)
+        (part.start, part.rows, part.dead(slide), xxhash.xxh3_64_intdigest(part.expiries), part.max_ts > now and now)
+        for part in sorted(parts, key=lambda part: part.start)
     ]
     fingerprint = xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(identity)) >> 1
     return _WindowFile(parts, whole & {part.id for part in parts}, fingerprint)
@@ -408,10 +558,17 @@ def _write_file(store: Store, path: Path, content: bytes) -> None:
     store.files.sync(path)
 
 
-def _write_checkpoint(
-    store: Store, log: Path, publication: PublicationEntry, name: str, files: dict[str, PublishedFile]
-) -> None:
-    """Write the state of the last version. If a crash prevents it, readers go through more versions."""
+def _write_checkpoint_if_due(store: Store, stream: int, name: str, publication: PublicationEntry) -> None:
+    """Write the state of the last version, every tenth time, and forget what it and its names make superfluous.
+
+    If a crash prevents it, readers go through more versions, and the next slide writes it.
+    """
+    if not publication.needs_checkpoint:
+        return
+    log = store.stream_folder(name) / _LOG
+    files = store.catalog.read(
+        lambda tables: {key[8:].decode(): record for key, record in tables.items("published", catalog_key(stream))}
+    )
     metadata = delta.make_metadata(publication.table, name, publication.schema, publication.at)
     adds = [_make_add(file, name, published, publication.at) for file, published in files.items()]
     staged = log / f".{uuid.uuid4().hex}"
@@ -423,6 +580,12 @@ def _write_checkpoint(
     store.files.rename(staged, log / _LAST)
     store.files.sync(log)
     store.files.reach("publish.checkpointed")
+    with store.catalog.write() as tables:
+        if _find(tables, stream) is None:
+            return
+        tables.put("publications", catalog_key(stream), replace(publication, checkpoint=publication.version))
+        tables.delete_prefix("published_versions", catalog_key(stream))
+    _remove_old_versions(store, log, publication)
 
 
 def _remove_old_versions(store: Store, log: Path, publication: PublicationEntry) -> None:
@@ -433,7 +596,5 @@ def _remove_old_versions(store: Store, log: Path, publication: PublicationEntry)
     for path, version in versions.items():
         if checkpoints and version < max(checkpoints):
             store.files.unlink(path)
-    for path in log.glob(
-        ".*"
-    ):  # left by a crash before its commit: we hold the lock, and the last version has its name
+    for path in log.glob(".*"):  # left by a crash: we hold the lock, and the last version has its name
         store.files.unlink(path)

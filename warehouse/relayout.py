@@ -414,11 +414,22 @@ def make_relayout_report(contents: LayoutContents) -> RelayoutReport:
     )
 
 
-def hold_stream_lock(store: Store, stream: str, timeout: float) -> AbstractContextManager[None]:
-    """The stream's lock: no slide and no other change meanwhile; appends and readers go on."""
+def hold_stream_lock(
+    store: Store, stream: str, timeout: float, *, or_log: bool = False
+) -> AbstractContextManager[None]:
+    """The stream's lock: no slide and no other change meanwhile; appends and readers go on.
+
+    Args:
+        store: The warehouse.
+        stream: Its name.
+        timeout: Seconds to wait for a slide.
+        or_log: It may be a view that keeps its rows whatever becomes of their parts.
+    """
     store.check_writable()
     entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
-    refuse_view(entry, "changed by hand")
+    plan = store.catalog.read(lambda tables: tables.get("plans", catalog_key(entry.id))) if or_log else None
+    if plan is None or plan.keep is None:
+        refuse_view(entry, "changed by hand")
     path = store.lock_path(entry.id)
     path.parent.mkdir(exist_ok=True)
     return locked(path, f"the slide of stream {stream!r}", timeout, store.sleep)

@@ -5,12 +5,14 @@ previous state, because no record names what it wrote before its commit.
 """
 
 import datetime as dt
+import itertools
 import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -47,6 +49,7 @@ from windrow.segment_files import (
     StagedWriter,
     count_late_rows,
     find_late_slots,
+    make_segment,
     publish_files,
     record_placed,
 )
@@ -190,7 +193,7 @@ class Slide:
             return report
         from windrow.publication import publish_due  # only here: few streams are published
 
-        problem = publish_due(self.store)
+        problem = publish_due(self.store, at_once=report.erased_late > 0)
         return replaced(report, publish_problem=problem) if problem else report
 
     def _slide(self, started: float) -> SlideReport:
@@ -227,8 +230,9 @@ class Slide:
             inputs.entry, state, slot, now, state.ordinal + 1, placed, inputs.segments, hooks, self.timeout,
             tuple(inputs.spooled),
         )  # fmt: skip
-        with prepare_contributions(store, inputs.hooks, context) as contributions:
-            record = self._commit(inputs, update, now, contributions, started)
+        early = [hook for hook in inputs.hooks if not hook.after_merges]
+        with prepare_contributions(store, early, context) as contributions:
+            record = self._commit(inputs, update, context, contributions, started)
         if record.rebuilt:
             remove_replaced_files(store)
         figures = {name: getattr(record, name) for name in _REPORTED}
@@ -239,12 +243,13 @@ class Slide:
         self,
         inputs: SlideInput,
         update: UpdatePlan,
-        now: int,
+        context: SlideContext,
         contributions: Sequence[Contribution],
         started: float,
     ) -> SlideEntry:
         """Write the merges, then record everything in one transaction."""
         store, definition, entry, state = self.store, inputs.entry.definition, inputs.entry, inputs.state
+        now = context.now
         merged = write_merges(store, entry, state, update, now)
         dead = None if definition.history is None else write_merges(store, entry, state, update, now, dead=True)
         folder, written = store.stream_folder(self.stream) / "segments", [file for file in (merged, dead) if file]
@@ -259,14 +264,19 @@ class Slide:
         store.files.reach("slide.committing")
         removal = begin_removal(store)
         files = [file for contribution in contributions for file in contribution.files]
-        with store.write_with_files([*names, *files]) as tables:
+        context = replaced(context, remaining=partial(foresee_segments, inputs.segments, update, merged))
+        late = [hook for hook in inputs.hooks if hook.after_merges]
+        with (
+            prepare_contributions(store, late, context) as late_contributions,
+            store.write_with_files([*names, *files]) as tables,
+        ):
             for number in inputs.spooled:
                 tables.delete("spool", catalog_key(entry.id, number))
             segments = record_slide(store, tables, entry, inputs.segments, update, record, merged, self.target, dead)
             note_arrivals(tables, entry.id, inputs.spooled, update.placed, record.slide, record.at)
             record_gaps(tables, entry, state, record, inputs.sources, inputs.progress, inputs.spooled.values())
             note_version(tables, entry)
-            for contribution in contributions:
+            for contribution in (*contributions, *late_contributions):
                 contribution.commit(tables)
             if definition.rejected_retention is not None:
                 slid = tables.get("states", catalog_key(entry.id))
@@ -312,6 +322,15 @@ class Slide:
         seconds = time.perf_counter() - started
         waiting = inputs.progress.waiting_for() if self.target is None else ()
         return SlideReport(stream=self.stream, now=now, seconds=seconds, moved=False, waiting_for=waiting, **figures)
+
+
+def foresee_segments(segments: Manifest, update: UpdatePlan, merged: StagedFile | None) -> Manifest:
+    """What will be in the cells after an update; the segments that its merges wrote have stand-ins for numbers."""
+    added = update.kept()
+    if merged is not None:
+        numbers = itertools.count(-(1 << 40), -1)
+        added += map(partial(make_segment, merged), merged.drafts, numbers, merged.placements)
+    return segments.replace({segment.id for segment in update.replaced()}, added, update.dead)
 
 
 def write_merges(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import StreamEntry, StreamState
+from windrow.indexes.manifest import Manifest
 from windrow.indexes.row_model import Int64s
 from windrow.indexes.segments import Segment
 from windrow.store import Store
@@ -41,6 +42,8 @@ class SlideContext:
     """Seconds that the slide may wait for a lock."""
     spooled: tuple[int, ...] | None = None
     """The numbers of the spooled files that `arrived` is all of; None if the rows come from elsewhere, as a view's."""
+    remaining: Callable[[], Manifest] | None = None
+    """Gives what will be in the cells after it, once its merges are written; new segments have stand-in numbers."""
 
 
 class Contribution(Protocol):
@@ -81,6 +84,8 @@ class SlideHook:
     """Given a stream and its next clock: rows that expire after the returned time must stay, though they are dead."""
     load_append: Callable[[], PrepareAppend] | None = None
     """Imports the function that prepares an append's contribution, if there is one."""
+    after_merges: bool = False
+    """Whether it needs what `SlideContext.remaining` gives; it is asked last then."""
 
     def applies_to(self, tables: Tables, stream: int) -> bool:
         """Whether anything of this kind depends on the stream."""

@@ -6,7 +6,7 @@ A pin is a locked file published before the manifest is read, so nothing that th
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from windrow.definitions import is_hidden
 from windrow.errors import ClosedError, SchemaError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.gaps import Gap, read_gaps
+from windrow.indexes.bounded_cache import Findings
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import KeyRange, SortOrders, encode_key_ranges, find_sort_orders, probe_segments
 from windrow.indexes.row_model import RowModel
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 _MOST_CACHED = 16
 """Selections of streams whose contents at the last commit are cached."""
+_MOST_FINDINGS = 256
+"""What is remembered of a stream at one commit. Not measured: bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ class StreamSnapshot:
     """The stream's clock."""
     sorted_by: SortOrders = field(init=False, repr=False, compare=False)
     """How its layouts are sorted, seen from its search key."""
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What statements found out about it (`cached_in_findings`): it is the same for all that see this commit."""
+        return Findings(_MOST_FINDINGS)
 
     def __post_init__(self) -> None:
         definition, slide = self.entry.definition, self.state.slide

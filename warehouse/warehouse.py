@@ -259,6 +259,12 @@ def _load_view_hook() -> PrepareContribution:
     return prepare_views
 
 
+def _load_publication_hook() -> PrepareContribution:
+    from windrow.publication import prepare_version
+
+    return prepare_version
+
+
 def _needed_by_views(tables: Tables, entry: StreamEntry, now: int) -> int | None:
     from windrow.queries.views.slide_hook import find_needed_rows
 
@@ -270,6 +276,7 @@ SLIDE_HOOKS: tuple[SlideHook, ...] = (
     SlideHook("keepers", _load_retention_hook),
     SlideHook("synopses", _load_synopsis_hook, load_append=_load_append_hook),
     SlideHook("summaries", _load_summary_hook),
+    SlideHook("publications", _load_publication_hook, after_merges=True),
 )
 """What changes with a slide, and what appends do for it."""
 

@@ -2,7 +2,8 @@
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pyarrow as pa
 from windrow import times
 from windrow.catalog.records import StreamGaps
 from windrow.gaps import EVER, Gap, to_gap
+from windrow.indexes.bounded_cache import cached_in_findings
 from windrow.indexes.selection import WindowBounds
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ class Window:
     """``results`` if it is of the results of a periodic query: complete if all its runs were."""
     revoked: tuple[str, ...] = ()
     """Of an earlier state: what was erased, corrected or given up since, so that it cannot be given again in full."""
+
+    @cached_property
+    def as_json(self) -> dict[str, Any]:
+        """As JSON has it: many answers are of the same window."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _instants_to_text(values) | {"gaps": [gap_to_json(gap) for gap in self.gaps]}
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ def find_start(parts: Sequence[StreamGaps], upto: int) -> int:
     return min(begun or starts, default=upto)
 
 
+@cached_in_findings
 def make_window(view: "StreamSnapshot", bounds: WindowBounds | None, clause: str, zone: dt.tzinfo = dt.UTC) -> Window:
     """The window of a stream with these bounds, which are shown in `zone`."""
     state, coverage = view.state, view.coverage(bounds)
@@ -147,7 +156,7 @@ def attach(schema: pa.Schema, about: dict[str, Any]) -> pa.Schema:
 
 def window_to_json(window: Window) -> dict[str, Any]:
     """A window as JSON has it."""
-    return _instants_to_text(vars(window)) | {"gaps": [gap_to_json(gap) for gap in window.gaps]}
+    return {**window.as_json}
 
 
 def gap_to_json(gap: Gap) -> dict[str, Any]:

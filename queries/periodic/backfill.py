@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
+from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import BackfillState, Pace, QueryEntry, QueryState, RunEntry, StreamVersion
 from windrow.errors import DefinitionError, QueryError, WindowError
 from windrow.history import find_cutoff
@@ -72,24 +73,14 @@ def check_backfill(entry: QueryEntry, snapshot: Snapshot) -> None:
             f"query {entry.name!r} reads {change}, which is volatile and would not give what it gave then; leave the "
             "backfill out"
         )
-    if entry.output != "whole":
-        raise QueryError(
-            f"query {entry.name!r} delivers {entry.output}, which are told from run to run as they are made; "
-            "backfill one with output='whole'"
-        )
-    if entry.on_gap == "wait":
-        raise QueryError(
-            f"query {entry.name!r} waits for rows that come after its slides, and a backfilled run is as of its "
-            "slide; use on_gap='tell' or 'error'"
-        )
     for name in entry.reads:
         definition = snapshot.view(name).entry.definition
         if definition.history is None:
-            why = "is a view, which has no history of its own" if definition.inputs else "keeps no history"
-            raise QueryError(
-                f"query {entry.name!r} reads stream {name!r}, which {why}, so its past runs cannot be made; "
-                "declare history=… or leave the backfill out"
-            )
+            if definition.inputs:
+                why = "is a view, which is known as it is now only; ask its streams"
+            else:
+                why = "keeps no history; declare history=…"
+            raise QueryError(f"query {entry.name!r} reads {name!r}, which {why}, or leave the backfill out")
 
 
 def plan_backfill(
@@ -256,6 +247,22 @@ def open_past(snapshot: Snapshot, run: PastRun) -> Snapshot:
     return then
 
 
+def list_later_commits(store: Store, run: PastRun) -> list[int]:
+    """The commits from a run's own on that changed what a stream of its query showed, or what was known of its gaps."""
+
+    def read(tables: Tables) -> list[int]:
+        commits = {run.commit}
+        for name in run.entry.reads:
+            stream = find_stream(tables, name)[0].id
+            start = catalog_key(stream, run.commit + 1)
+            commits |= {
+                decode_last_int(key) for key, _ in tables.raw_items("stream_versions", catalog_key(stream), start)
+            }
+        return sorted(commits)
+
+    return store.catalog.read(read)
+
+
 def pass_over(store: Store, run: PastRun, window: tuple[int | None, int | None], why: str) -> None:
     """Record that a run cannot be made, now or later."""
     with store.catalog.write() as tables:
@@ -290,7 +297,13 @@ def set_backfill(store: Store, entry: QueryEntry, state: QueryState, since: int)
 
     Raises:
         DefinitionError: the query was dropped, or has run, meanwhile.
+        QueryError: it delivers differences, and has delivered some.
     """
+    if entry.output != "whole" and state.delivered is not None:
+        raise QueryError(
+            f"query {entry.name!r} has told its {entry.output} from run to run, and no earlier run fits between them; "
+            "add a query of another name with backfill=…"
+        )
     with Snapshot(store) as snapshot:
         plan = plan_backfill(store, entry, state, snapshot, since, None)
     with store.catalog.write() as tables:

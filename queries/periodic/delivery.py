@@ -362,6 +362,8 @@ def _commit_backfilled(tables: Tables, store: Store, packed: _PackedRun, state: 
             backfill, commit=due.backfilled, reached=due.slides, left=backfill.left - 1, failures=0, retry_at=None
         ),
     )
+    if entry.output != "whole":
+        state = _keep_whole_answer(tables, entry, state, packed)
     newest: RunEntry = tables.get("runs", catalog_key(entry.id, last))
     state = result_store.trim_runs(tables, entry, state, newest.window_end, query_folder(entry))
     tables.put("paced", catalog_key(entry.id), state)

@@ -163,6 +163,8 @@ class QueryRound:
         self.now = now
         self.stop = stop or threading.Event()
         self._failed: set[int] = set()
+        self._put_off: set[int] = set()
+        """Queries whose next run from history waits for what is missing of its windows."""
         self._placed: set[int] = set()
         """Queries whose files were put in their folders in this round, or could not be."""
         self._overtaken = False
@@ -206,7 +208,9 @@ class QueryRound:
             queries.append((entry, state))
             ready = self.now or state.retry_at is None or state.retry_at <= clock
             committed = read_committed_slides(tables, entry, slides)
-            is_wanted = ready and (bool(state.waiting or state.held) or self._is_due(entry, state, committed))
+            # Differences are told in the order of the slides.
+            ready_for_slide = ready and (entry.output == "whole" or state.backfill is None)
+            is_wanted = ready_for_slide and (bool(state.waiting or state.held) or self._is_due(entry, state, committed))
             if entry.engine == SPARK and self.engine is None:
                 waiting += [(entry, committed[entry.paces[0].stream])] if is_wanted else []
                 continue
@@ -338,21 +342,21 @@ class QueryRound:
         """Runs from history, oldest first, until something else is due: that goes first, in a round of its own."""
         first = True
         while not self.stop.is_set():
-            entries = [entry for entry in entries if entry.id not in self._failed]
+            entries = [entry for entry in entries if entry.id not in self._failed | self._put_off]
             runs = backfill.find_next_runs(self.store, entries) if entries else []
-            if not runs:
-                return
             if not first and self.store.catalog.read(self._read_state).due - self._failed:
                 self.gave_way = True
                 return
-            first = False
+            if not runs:
+                return
             with Snapshot(self.store) as snapshot:
                 done = [made for run in runs if (made := self._make_past_run(snapshot, run)) is not None]
+            first = first and not done
             if not self.stop.is_set():
                 yield from self._deliver(done)
 
     def _make_past_run(self, snapshot: Snapshot, run: backfill.PastRun) -> tuple[DueRun, RunAnswer] | None:
-        """A run over its streams as they were; None if it can never be made, which is put down."""
+        """A run over its streams as they were; None if it has to wait, or can never be made, which is put down."""
         entry = run.entry
         first = snapshot.view(entry.paces[0].stream)
         end = first.model.slot_end(run.slides[first.name])
@@ -361,6 +365,12 @@ class QueryRound:
             past = backfill.open_past(snapshot, run).at(find_clocks(entry, run.slides))
             due = DueRun(entry, run.state, run.slides, window, True, backfilled=run.commit)
             due = _with_coverage(due, past)
+            if entry.deadline is not None and not due.complete:
+                waited = self._wait_for_rows(snapshot, run, due, end + entry.deadline)
+                if waited is None:
+                    self._put_off.add(entry.id)
+                    return None
+                past, due = waited
             if entry.on_gap == "error" and not due.complete:
                 raise _refuse(past, due).error or QueryError("its windows are not complete")
         except (GapError, WindowError) as error:
@@ -368,6 +378,21 @@ class QueryRound:
             return None
         (answer,) = evaluation.answer_from_rows(self.store, past, [entry])
         return due, answer
+
+    def _wait_for_rows(
+        self, snapshot: Snapshot, run: backfill.PastRun, due: DueRun, deadline: int
+    ) -> tuple[Snapshot, DueRun] | None:
+        """A run as of its slide, over what was known when it became complete or its deadline passed; None: not yet."""
+        calendars = find_clocks(run.entry, run.slides)
+        clocks: Clocks = {name: (slide, calendars.get(name, (None, None))[1]) for name, slide in run.slides.items()}
+        for commit in backfill.list_later_commits(self.store, run):
+            then = backfill.open_past(snapshot, replace(run, commit=commit))
+            over = (then.now(run.entry.paces[0].stream) or 0) >= deadline
+            past = then.at(clocks)
+            seen = _with_coverage(due, past)
+            if seen.complete or over:
+                return past, seen
+        return None
 
     def _answer(self, snapshot: Snapshot, entries: Iterable[QueryEntry], hold: bytes | None) -> Iterator[RunReport]:
         """Answer and deliver over one snapshot, most important first."""

@@ -61,9 +61,9 @@ class _SharedStream:
         self.names = None if self.names is None or names is None else self.names | set(names)
         self.period = period if self.period is None else min(self.period, period)
 
-    def choose_names(self, view: StreamSnapshot) -> list[str]:
+    def choose_names(self, view: StreamSnapshot) -> tuple[str, ...]:
         """The columns that are kept, as the stream spells them."""
-        return [name for name in view.schema.names if self.names is None or name.lower() in self.names]
+        return tuple(name for name in view.schema.names if self.names is None or name.lower() in self.names)
 
 
 class SharedRows:

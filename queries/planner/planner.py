@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from windrow.errors import WindowError, WindrowError
+from windrow.indexes.bounded_cache import cached_in_findings
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.probe import KeyRange, LocatedRows
 from windrow.indexes.segments import Segment
@@ -20,7 +21,7 @@ from windrow.queries.planner.key_ranges import KeyPredicate
 from windrow.queries.planner.predicates import CollectedPredicates, PredicateCollector
 from windrow.queries.planner.reads import WindowRead, is_in_memory, plan_window
 from windrow.queries.sql import window_spec
-from windrow.queries.sql.analysis import analyse
+from windrow.queries.sql.analysis import StatementAnalysis, analyse
 from windrow.queries.sql.statement import Reference, Statement
 from windrow.snapshot import Snapshot, StreamSnapshot
 
@@ -29,9 +30,10 @@ PROBE_ROWS, PROBE_RANGES = 20_000, 2_000
 PROBE_SHARE, PROBE_FEW_ROWS = 0.2, 1_000
 """Where more than this share of a stream, and more than so many rows, have the wanted keys, whole segments are read.
 Not measured."""
-MEMORY_ROWS, MEMORY_SHARE = 500_000, 0.01
+MEMORY_ROWS, MEMORY_SHARE = 200_000, 0.01
 """Segments that are in memory are read from there, and not by key, if they have at most so many rows or at least this
-share of their rows has the wanted keys (`bench realistic`: one symbol; 3 to 15,000 of 100,000 rows)."""
+share of their rows has the wanted keys (`bench realistic`: one symbol, 3 to 15,000 of 100,000 rows; `bench sql`: at
+200,000 rows both take the same)."""
 UNRESTRICTED = KeyPredicate(None, None, None)
 
 
@@ -174,7 +176,7 @@ def _plan_relation(
     ordered = resolve_keys(view.name, view.schema, window) if isinstance(window, window_spec.OrderedWindow) else None
     analysis = analyse(statement)
     numbered = analysis.uses_sequence
-    definition, names = view.entry.definition, analysis.columns_read(view.schema.names)
+    definition, (names, compared) = view.entry.definition, _find_columns(view, analysis)
     if located is not None:
         plain = ordered is None and not numbered
         probes = plain and bool(selection.segments) and _is_probe(located, view)
@@ -184,14 +186,21 @@ def _plan_relation(
     if located is None:
         read = plan_window(snapshot, pooled, view, selection, names, window=ordered, numbered=numbered)
         path, why = read.path, read.why
-        compared = [name for name in view.schema.names if name not in (definition.time, definition.expires)]
-        snapshot.store.count_scan(view.entry.id, analysis.columns_compared(compared))
+        snapshot.store.count_scan(view.entry.id, compared)
     else:
         read, path, why = None, "probe", f"{located.rows:,} rows have the wanted keys"
         snapshot.store.count_probe(view.entry.id, located.rows, definition.key[:1])
     bounds = None if view.state.slide is None else selection.bounds
     origin = collected.origins.get(relation, "")
     return RelationPlan(reference, view, bounds, path, why, selection, located, read, predicate, origin, joined)
+
+
+@cached_in_findings
+def _find_columns(view: StreamSnapshot, analysis: StatementAnalysis) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns of a stream that a statement may read, and those that it compares, but for time and expiry."""
+    definition, names = view.entry.definition, view.schema.names
+    others = [name for name in names if name not in (definition.time, definition.expires)]
+    return tuple(analysis.columns_read(names)), tuple(analysis.columns_compared(others))
 
 
 def _is_probe(located: LocatedRows, view: StreamSnapshot) -> bool:

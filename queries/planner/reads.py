@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from windrow.indexes.bounded_cache import cached_in_findings
 from windrow.indexes.probe import SORTED_BY_KEY, read_candidates, read_matching
 from windrow.indexes.row_model import SEQ
 from windrow.indexes.segments import Segment
@@ -51,7 +52,7 @@ def plan_window(
     pooled: PooledCursor,
     view: StreamSnapshot,
     selection: Selection,
-    names: Collection[str],
+    names: tuple[str, ...],
     torn: Collection[str] = (),
     *,
     window: OrderedWindow | None = None,
@@ -93,14 +94,15 @@ def plan_window(
 
 
 def is_in_memory(
-    store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: Collection[str]
+    store: Store, pooled: PooledCursor, view: StreamSnapshot, selection: Selection, names: tuple[str, ...]
 ) -> bool:
     """Whether all rows of a selection are in memory, with the columns that may be needed."""
     cache = None if pooled.engine is None else row_cache(store, pooled.engine)
     return cache is not None and cache.holds(view, needed_fields(view, names), selection)
 
 
-def needed_fields(view: StreamSnapshot, names: Collection[str]) -> tuple[pa.Field, ...]:
+@cached_in_findings
+def needed_fields(view: StreamSnapshot, names: tuple[str, ...]) -> tuple[pa.Field, ...]:
     """The columns of a stream that are kept in memory where `names` may be needed."""
     needed = {*names, view.model.time, view.model.expires}
     return tuple(field for field in view.schema if field.name in needed)

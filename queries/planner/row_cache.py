@@ -11,15 +11,17 @@ which come again after each slide, have one of their own and fill it themselves 
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from windrow.catalog.records import StreamEntry
 from windrow.errors import WindrowError
 from windrow.fork_safety import keep_in_child
+from windrow.indexes.bounded_cache import cached_in_findings
 from windrow.indexes.column_cache import ColumnCache
 from windrow.indexes.manifest import Manifest
 from windrow.indexes.segments import Segment
@@ -48,10 +50,14 @@ next statement asks for other columns). Not measured: other streams have the res
 _UNCOMPRESSED = " USING COMPRESSION uncompressed"
 """Of texts that compression made little smaller in the files: to try again took more than three quarters of the time of
 filling, and statements read them more slowly (`bench sql`: string scan)."""
+_ROW_GROUP = 122_880
+"""Rows that DuckDB compresses together at most."""
 _VALUE_BYTES = 16
 """About what a value takes before it is compressed, beside the bytes of its text."""
 _DEAD_SHARE = 3
 """A table is replaced when one row in so many is dead. Not measured: bounds the dead rows."""
+_MOST_PARTS = 64
+"""Selections of which a table remembers what it has. Not measured: bounds memory."""
 MAX_SHOWN = 48
 """Columns that statements are shown at most beyond those that they need: DuckDB looks at each when it plans."""
 _REST_SECONDS = 0.3
@@ -82,6 +88,8 @@ class CachedTable:
     readers: int = 0
     used: int = 0
     """When it was last read, counted in reads of all tables."""
+    parts: dict[tuple[int, int], "_CachedPart"] = field(default_factory=dict)
+    """What it has of selections that statements asked for, until rows are added."""
 
     @property
     def sql_name(self) -> str:
@@ -94,6 +102,27 @@ class CachedTable:
         # The rows that overrides have ended cannot be told from the others here.
         return None if segment.ended or self.without.get(place, now) > now else self.numbers.get(place)
 
+    def locate(self, view: StreamSnapshot, selection: Selection) -> "_CachedPart":
+        """What it has of a selection. Statements ask for the same one until the next slide."""
+        key = id(selection), id(view.entry)
+        part = self.parts.get(key)
+        if part is None:
+            if len(self.parts) >= _MOST_PARTS:
+                self.parts.clear()
+            part = self.parts[key] = self._locate(view, selection)
+        return part
+
+    def _locate(self, view: StreamSnapshot, selection: Selection) -> "_CachedPart":
+        numbers = [self.find(segment, selection.bounds.now) for segment in selection.segments]
+        is_cached, split = [number is not None for number in numbers], len(selection.whole)
+        held = _filter(selection, is_cached, split)
+        missing = _filter(selection, [not each for each in is_cached], split)
+        # Also where all segments are wanted: more may be added before the statement runs.
+        where = f"({' OR '.join(_ranges(sorted(number for number in numbers if number is not None)))})"
+        if held.edge:
+            where += f" AND {edge_condition(view, held)}"
+        return _CachedPart((selection, view.entry), where if held.segments else None, missing)
+
     def has(self, fields: Iterable[pa.Field]) -> bool:
         """Whether it has these columns."""
         return all(field.name in self.columns and self.columns[field.name].equals(field) for field in fields)
@@ -102,6 +131,18 @@ class CachedTable:
         """Whether the stream has a column of it in another type now, so that rows to come may not fit."""
         schema = view.entry.definition.schema
         return any(name in schema.names and schema.field(name) != field for name, field in self.columns.items())
+
+
+@dataclass(frozen=True)
+class _CachedPart:
+    """What a table has of a selection of a stream."""
+
+    of: tuple[Selection, StreamEntry]
+    """Held, so that nothing else gets their identity."""
+    where: str | None
+    """What the rows fulfil that are there; None if there are none."""
+    missing: Selection
+    """What is not there."""
 
 
 @dataclass(frozen=True)
@@ -172,36 +213,24 @@ class RowCache:
             table = self._tables.get(view.entry.id)
             if table is None or not table.has(fields):
                 return None
-            numbers = [table.find(segment, selection.bounds.now) for segment in selection.segments]
-            if all(number is None for number in numbers):
+            part = table.locate(view, selection)
+            if part.where is None:
                 return None
             table.readers += 1
             table.used = next(self._reads)
-        is_cached = [number is not None for number in numbers]
-        split = len(selection.whole)
-        held = _filter(selection, is_cached, split)
-        missing = _filter(selection, [not each for each in is_cached], split)
-        shown = fields
-        if not missing.segments and len(table.columns) <= MAX_SHOWN:
+        shown = tuple([field.name for field in fields])
+        if not part.missing.segments and len(table.columns) <= MAX_SHOWN:
             # More than is needed costs nothing, and the next statement finds the view that it wants.
-            shown = [field for field in view.schema if field.name in table.columns]
-        names = ", ".join(quote_name(field.name) for field in shown)
-        # Also where all segments are wanted: more may be added before the statement runs.
-        where = f"({' OR '.join(_ranges(sorted(number for number in numbers if number is not None)))})"
-        if held.edge:
-            where += f" AND {edge_condition(view, held)}"
-        return CachedRows(self, table, f"SELECT {names} FROM {table.sql_name} WHERE {where}", missing)
+            shown = tuple(table.columns)
+        sql = f"SELECT {_list_columns(view, shown)} FROM {table.sql_name} WHERE {part.where}"
+        return CachedRows(self, table, sql, part.missing)
 
     def holds(self, view: StreamSnapshot, fields: Sequence[pa.Field], selection: Selection) -> bool:
         """Whether all rows of a selection are in memory."""
         with self._guard:
             self._forget_old_engine()
-            table, now = self._tables.get(view.entry.id), selection.bounds.now
-            return (
-                table is not None
-                and table.has(fields)
-                and all(table.find(segment, now) is not None for segment in selection.segments)
-            )
+            table = self._tables.get(view.entry.id)
+            return table is not None and table.has(fields) and not table.locate(view, selection).missing.segments
 
     def release(self, table: CachedTable) -> None:
         """A statement that read the table is over."""
@@ -368,9 +397,7 @@ class RowCache:
         view = demand.view
         ordered = {name: fields[name] for name in view.entry.definition.schema.names if name in fields}
         table = CachedTable(f"t{next(self._names)}", ordered, used=next(self._reads))
-        largest = max(segments, key=lambda segment: segment.rows, default=None)
-        _, layout = (None, None) if largest is None else demand.store.reader.map_file(largest.file, view.stored_schema)
-        plain = () if layout is None else layout.plain_texts()
+        plain = _find_plain_texts(demand, list(segments))
         columns = [
             f"{quote_name(name)} {duckdb_type(field.type)}{_UNCOMPRESSED if name in plain else ''}"
             for name, field in ordered.items()
@@ -438,6 +465,7 @@ class RowCache:
             table.rows += rows
             table.without |= without
             table.numbers |= places
+            table.parts.clear()
         self._columns.reserve(grown)
         return self._make_room(table, 0)
 
@@ -486,12 +514,27 @@ def row_cache(store: Store, engine: WarehouseInstance) -> RowCache | None:
     return cache
 
 
+@cached_in_findings
+def _list_columns(view: StreamSnapshot, names: tuple[str, ...]) -> str:
+    """Some columns of a stream, as far as the view of it has them, in its order."""
+    return ", ".join(quote_name(name) for name in view.schema.names if name in names)
+
+
 def _filter(selection: Selection, keep: Sequence[bool], split: int) -> Selection:
     if all(keep):
         return selection
     whole = tuple(itertools.compress(selection.whole, keep[:split]))
     edge = tuple(itertools.compress(selection.edge, keep[split:]))
     return Selection(selection.bounds, Manifest(whole), Manifest(edge))
+
+
+def _find_plain_texts(demand: _Demand, segments: Sequence[Segment]) -> Collection[str]:
+    """The texts that are kept as they are: the files are, where it was tried whether compression pays."""
+    if sum(segment.rows for segment in segments) < _ROW_GROUP:
+        return ()  # each column of its own takes a whole block, and little is soon compressed
+    largest = max(segments, key=lambda segment: segment.rows)
+    _, layout = demand.store.reader.map_file(largest.file, demand.view.stored_schema)
+    return layout.plain_texts()
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:

@@ -9,7 +9,7 @@ differ in those values alone.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import duckdb
 
 from windrow.errors import ConfinementError, QueryError
-from windrow.indexes.bounded_cache import BoundedCache
+from windrow.indexes.bounded_cache import BoundedCache, Findings, cached_in_findings
 from windrow.past import Past
 from windrow.queries.sql import parse_tree, window_clause
 from windrow.queries.sql.tokens import SourceText, Token, tokenize
@@ -248,9 +248,7 @@ class Statement:
     source: SourceText = field(repr=False, compare=False)
     tree: parse_tree.Node = field(repr=False, compare=False)
     template: "Statement | None" = field(default=None, repr=False, compare=False)
-    findings: BoundedCache[Hashable, tuple[Any]] = field(
-        default_factory=lambda: BoundedCache(_MAX_CACHED), repr=False, compare=False
-    )
+    findings: Findings = field(default_factory=lambda: BoundedCache(_MAX_CACHED), repr=False, compare=False)
     """What was found out about it and all statements of its template; see `cached_per_template`."""
 
     def __hash__(self) -> int:
@@ -281,14 +279,11 @@ class Statement:
 
 def cached_per_template(find: Callable[Concatenate[Statement, P], T]) -> Callable[Concatenate[Statement, P], T]:
     """Compute something once for all statements of a template; it must not depend on the constants they differ in."""
+    kept = cached_in_findings(find)
 
     @wraps(find)
     def cached(statement: Statement, /, *rest: P.args, **named: P.kwargs) -> T:
-        first = statement.representative
-        (finding,) = first.findings.get_or_make(
-            (find, rest, tuple(named.items())), lambda: (find(first, *rest, **named),)
-        )
-        return finding  # type: ignore[no-any-return]
+        return kept(statement.representative, *rest, **named)
 
     return cached
 

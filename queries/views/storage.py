@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from windrow.segment_files import (
     record_file,
     split_chunks,
 )
-from windrow.slide import make_slide_entry, record_slide, write_merges
+from windrow.slide import foresee_segments, make_slide_entry, record_slide, write_merges
 from windrow.slide_hooks import SlideContext, SlideHook
 from windrow.store import Store
 
@@ -93,7 +94,7 @@ class RowEnding(NamedTuple):
 def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
     """Of the rows of two tables with the same columns, which have an equal row in the other one, each copy its own."""
     rows = pa.concat_arrays([native_keys.encode(table.columns) for table in (one, other)])
-    groups = rows.dictionary_encode().indices.to_numpy()
+    groups = rows.dictionary_encode().indices.to_numpy().astype(np.int64)
     sides = groups[: one.num_rows], groups[one.num_rows :]
     copies = [np.bincount(side, minlength=int(groups.max(initial=0)) + 1) for side in sides]
     return _rank(sides[0]) < copies[1][sides[0]], _rank(sides[1]) < copies[0][sides[1]]
@@ -101,10 +102,10 @@ def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
 
 def _rank(groups: Int64s) -> Int64s:
     """The number of each member among those of its group."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
+    order = native_rows.sort_order(None, None, groups)
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
     rank = np.empty(len(groups), np.int64)
-    rank[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    rank[order] = np.arange(len(groups)) - np.repeat(starts, np.diff(starts, append=len(groups)))
     return rank
 
 
@@ -152,8 +153,11 @@ class ViewSlide:
 
     def context(self, hooks: tuple[SlideHook, ...] = ()) -> SlideContext:
         """The slide as hooks see it."""
-        placed = tuple(self.update.placed)
-        return SlideContext(self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks)
+        placed, segments = tuple(self.update.placed), Manifest.of(self.segments)
+        return SlideContext(
+            self.entry, self.state, self.slide, self.now, self.ordinal, placed, self.segments, hooks,
+            remaining=partial(foresee_segments, segments, self.update, self.merged),
+        )  # fmt: skip
 
     def end_rows(self, endings: Sequence[RowEnding]) -> None:
         """End stored rows sooner than is stored with them; `write` comes after it, and `commit` records it.

@@ -28,6 +28,10 @@ SEED = 20261118
 NOW = NOON + dt.timedelta(minutes=12)
 
 
+UNMET = "SELECT p.ts AS at, p.src, p.len FROM packets p ANTI JOIN calls [WINDOW 1 MINUTE] c ON p.src = c.src"
+"""A view of which later calls end rows."""
+
+
 def at(seconds: float) -> dt.datetime:
     return NOON + dt.timedelta(seconds=seconds)
 
@@ -60,6 +64,7 @@ def wh(rows: dict[str, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathF
             "leases", LEASES, time="ts", key="src", slide="1 minute", expires="gone", max_lifetime="30 minutes"
         )
         wh.create_view("short", "SELECT ts, src, len FROM packets WHERE len < 200", key="src")
+        wh.create_view("unmet", UNMET, key="src")
         wh.add_query("counted", "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 2 MINUTES]", missed="every")
         for minute in range(12):
             for name, kept in rows.items():
@@ -122,6 +127,8 @@ CASES = [
      f"SELECT (SELECT max(len) FROM {last(240, 'calls')} WHERE src < 40), 'it''s [WINDOW 1 MINUTE]', count(*) FROM short"),
     ("SELECT `src`, len FROM `packets` [FROM TIMESTAMP '2025-01-01 12:05:00Z' TO TIMESTAMP '2025-01-01 12:06:30Z'] WHERE note = 'b c'",
      "SELECT src, len FROM packets WHERE note = 'b c' AND ts > TIMESTAMPTZ '2025-01-01 12:05:00Z' AND ts <= TIMESTAMPTZ '2025-01-01 12:06:30Z'"),
+    ("SELECT src, count(*), sum(len) FROM unmet WHERE len > 50 GROUP BY src",
+     f"SELECT src, count(*), sum(len) FROM packets WHERE len > 50 AND src NOT IN (SELECT src FROM {last(60, 'calls')}) GROUP BY src"),
     ("SELECT src, len FROM packets [ROWS 7]", "SELECT src, len FROM packets ORDER BY ts DESC LIMIT 7"),
 ]  # fmt: skip
 
@@ -423,3 +430,12 @@ def test_a_mistake_pins_nothing(spark, tmp_path):
             with pytest.raises(windrow.WindrowError):
                 windrow.spark.sql(spark, wh, text)
         assert wh.status().readers == 0
+
+
+def test_rows_that_a_view_has_ended_are_not_read(spark, wh, rows):
+    with wh.snapshot() as snapshot:
+        assert any(segment.ended for segment in snapshot.view("unmet").segments)
+    frame = windrow.spark.read(spark, wh, "unmet", columns=["src", "len"])
+    expected = plain(rows, f"SELECT src, len FROM packets WHERE src NOT IN (SELECT src FROM {last(60, 'calls')})")
+    assert collected(frame) == sorted(map(repr, expected))
+    windrow.spark.release(frame)

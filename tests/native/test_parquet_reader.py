@@ -459,6 +459,17 @@ def test_only_long_texts_that_are_stored_bare_are_said_to_lie_open() -> None:
             assert layout.open_bytes(["absent"], 0, 2000) == 0
 
 
+def test_texts_are_plain_where_nothing_made_them_smaller() -> None:
+    texts = pa.array([f"text {number}" for number in range(1000)])
+    table = pa.table({"n": pa.array(range(1000)), "a": texts, "b": texts, "c": texts, "d": texts})
+    file = written(
+        table, use_dictionary=["b"], compression={"n": "none", "a": "none", "b": "none", "c": "zstd", "d": "none"},
+        column_encoding={"a": "DELTA_LENGTH_BYTE_ARRAY"}, row_group_size=300,
+    )  # fmt: skip
+    schema = table.schema.append(pa.field("absent", pa.string()))
+    assert sorted(parquet_reader.open_file_layout(file, schema).plain_texts()) == ["a", "d"]
+
+
 def test_a_mapped_file_knows_which_memory_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 10_000)
     with (tmp_path / "file").open("rb") as file:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import mmap
 import shutil
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ import windrow
 from command_line import CommandLine
 from faulty_disks import join_child, start_child
 from windrow import Index
+from windrow.catalog.environment import catalog_key
 from windrow.files import ERASURE_CRASH_POINTS
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -93,6 +95,65 @@ def test_no_byte_of_a_key_is_left_anywhere(path: Path, by: str, maintenance: str
     assert wh.check().ok
     wh.close()
     assert find_bytes(path, SECRET) == []
+
+
+def test_a_log_of_matches_keeps_rows_until_they_are_erased_there_too(path: Path) -> None:
+    """The receipt names it, since what came about does not follow its parts any more; a view does, and is refused."""
+    with make(path) as wh:
+        wh.create_view("log", "SELECT who, v FROM s", key="who", keep="1 day")
+        wh.create_view("of_log", "SELECT who FROM log WHERE v > 0", keep="1 day")
+        wh.create_view("plain", "SELECT who FROM log")
+        fill(wh, 8, 10)
+        logged = len(values(wh.sql("SELECT v FROM log")))
+        report = wh.erase("s", keys=[SECRET])
+        assert any("kept by log, of_log" in each for each in report.untouched)
+        assert len(values(wh.sql("SELECT v FROM log"))) == logged
+        erased = wh.erase("log", keys=[SECRET])
+        assert erased.rows == {"window": len(values(wh.sql(f"SELECT 1 FROM of_log WHERE who = '{SECRET}'")))}
+        assert wh.sql(f"SELECT 1 FROM plain WHERE who = '{SECRET}'").fetchall() == []
+        assert wh.erase("of_log", where=f"who = '{SECRET}'").gone
+        assert find_bytes(path, SECRET) == []
+        fill(wh, 10, 12)
+        assert len(values(wh.sql("SELECT v FROM log"))) == logged - erased.total + len(rows_of(10)) + len(rows_of(11))
+        assert wh.check().ok
+        with pytest.raises(windrow.ViewError, match="'plain' is a view and cannot be changed by hand"):
+            wh.erase("plain", keys=[SECRET])
+
+
+@pytest.mark.parametrize("by", ["key", "where"])
+def test_rows_of_a_file_that_no_segment_has_any_more_go_too(path: Path, by: str) -> None:
+    """They have expired and are in no answer, but others of their file live on: no directory names the key."""
+    schema = SCHEMA.append(pa.field("until", SCHEMA.field("ts").type))
+    with windrow.open(path) as wh:
+        wh.create_stream("s", schema, time="ts", key="who", slide="1 minute", expires="until", max_lifetime="1 hour",
+                         index=Index("round-robin", 2, 4, maintenance="norebuild"))  # fmt: skip
+        lives = [(SECRET, 2)] * 20 + [("ada", 31), ("bob", 32), ("eve", 33)] * 20
+        rows = [
+            {"ts": START, "who": who, "v": v, "until": START + life * MINUTE} for v, (who, life) in enumerate(lives)
+        ]
+        wh.append("s", pa.Table.from_pylist(rows, schema))
+        for minute in range(7):
+            wh.slide("s", to=START + minute * MINUTE)
+        assert find_bytes(path / "streams", SECRET)
+        report = wh.erase("s", keys=[SECRET]) if by == "key" else wh.erase("s", where=f"who = '{SECRET}'")
+        assert (report.total, report.files, report.gone) == (0, 1, True)
+        assert find_bytes(path, SECRET) == []
+        assert values(wh.sql("SELECT v FROM s")) == list(range(20, 80))
+        assert wh.check().ok
+
+
+def test_free_pages_of_the_catalog_are_overwritten_to_their_last_byte(path: Path) -> None:
+    with make(path) as wh:
+        for _ in range(3):
+            with wh._store.catalog.exclusive() as tables:
+                for number in range(300):
+                    size = mmap.PAGESIZE - 24 - number % 90
+                    tables.put_raw("blank", catalog_key(number), (SECRET * 300).encode()[:size])
+            with wh._store.catalog.exclusive() as tables:
+                tables.delete_prefix("blank", b"")
+        assert find_bytes(path / "catalog", SECRET)
+        wh.erase("s", keys=[SECRET])
+        assert find_bytes(path, SECRET) == []
 
 
 def test_a_condition_takes_what_it_holds_for_and_nothing_else(path: Path) -> None:
@@ -193,6 +254,10 @@ def test_a_published_version_keeps_rows_until_its_hold_is_over_and_no_longer(pat
         fill(wh, 0, 8)
         wh.publish("s")
         versions = [wh.publications()[0].version]
+        foreign = path / f"streams/s/_delta_log/{2:020d}.json"
+        foreign.write_text("{}")
+        assert "written by somebody else" in wh.erase("s", keys=["emil"]).held_by[-1]
+        foreign.unlink()
         for _ in range(2):
             report = wh.erase("s", keys=[SECRET])
             assert not report.gone

@@ -1,6 +1,7 @@
 """Published windows: another engine reads exactly the live rows of one slide, at every version, whatever happened."""
 
 import datetime as dt
+import errno
 import json
 import random
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import published_warehouse
 import windrow
 from faulty_disks import join_child, start_child
-from windrow.files import PUBLICATION_CRASH_POINTS
+from windrow.files import PUBLICATION_CRASH_POINTS, FileSystem
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake, which reads the tables here, is not installed")
 
@@ -164,7 +165,9 @@ def test_a_view_is_published_when_its_stream_slides(tmp_path):
         published = wh.publish("odd", every="1 second")
         wh.append("s", make_plain_rows(9))
         clock.now += MINUTE
+        commit = wh.sql("SELECT 1 FROM s").version
         wh.slide("s", to=NOON + MINUTE)
+        assert wh.sql("SELECT 1 FROM s").version == commit + 1, "its version is part of the slide"
         assert ask(published.path, "SELECT k FROM t ORDER BY k") == [{"k": k} for k in (1, 3, 5, 7)]
 
 
@@ -241,6 +244,79 @@ def test_a_kill_leaves_the_version_before_or_the_next(tmp_path, step):
         versions = sorted(int(file.stem) for file in log.glob("*.json"))
         assert versions == list(range(versions[0], published.version + 1))
         assert wh.check().ok
+
+
+@pytest.mark.parametrize("step", ["publish.staged", "publish.committed"])
+def test_opening_names_the_version_that_a_killed_slide_recorded(tmp_path, step):
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path), slides=4)
+    child = start_child(published_warehouse.slide_published_until_step, str(path), step)
+    assert join_child(child) == -signal.SIGKILL
+    with published_warehouse.open_published(str(path)) as wh:
+        (published,) = wh.publications()
+        assert published.now == wh.now("s")
+        assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
+        assert step == "publish.staged" or published.version == 5
+
+
+def test_names_that_a_power_failure_took_come_back_with_what_they_said(tmp_path):
+    """Nothing waits for the folder: until a checkpoint has, the catalog knows what the versions since the last say."""
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path), slides=14)
+    log = path / "streams/s/_delta_log"
+    lost = {log / f"{version:020d}.json": b"" for version in (12, 13, 14)}
+    for file in lost:
+        lost[file] = file.read_bytes()
+        file.unlink()
+    with published_warehouse.open_published(str(path)) as wh:
+        assert {file: file.read_bytes() for file in lost} == lost
+        published_warehouse.slide_published(wh)
+        (published,) = wh.publications()
+        assert published.version == 15
+        assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
+
+
+class NoNames(FileSystem):
+    """A disk that names no file of a published log, for as long as it is told so."""
+
+    fails = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.fails and target.suffix == ".json":
+            raise OSError(errno.EIO, "the disk has failed")
+        super().rename(source, target)
+
+
+def test_a_slide_is_made_even_if_its_version_cannot_be_named(tmp_path):
+    disk = NoNames()
+    published_warehouse.make_published(str(tmp_path / "w"), slides=2, hold="1 hour")
+    with published_warehouse.open_published(str(tmp_path / "w"), disk) as wh:
+        (before,) = wh.publications()
+        rows = read_table(before.path)
+        disk.fails = True
+        for _ in range(3):
+            report = published_warehouse.slide_published(wh)
+            assert report.moved and "the disk has failed" in report.publish_problem
+            assert read_table(before.path) == rows, "other engines still see the version before, whole"
+        disk.fails = False
+        assert published_warehouse.slide_published(wh).publish_problem is None
+        (published,) = wh.publications()
+        assert published.now == wh.now("s")
+        assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
+        versions = sorted(int(file.stem) for file in (published.path / "_delta_log").glob("*.json"))
+        assert versions == list(range(published.version + 1))
+
+
+def test_a_version_is_recorded_in_the_commit_of_its_slide(tmp_path):
+    published_warehouse.make_published(str(tmp_path / "w"), slides=2)
+    with published_warehouse.open_published(str(tmp_path / "w")) as wh:
+        for minute in range(3):
+            wh.append("s", published_warehouse.make_minute(5, minute + 2))
+            commit = wh.sql("SELECT 1 FROM s LIMIT 1").version
+            slid = wh.slide("s", to=wh.now("s") + MINUTE)
+            assert slid.moved and slid.publish_problem is None
+            assert wh.sql("SELECT 1 FROM s LIMIT 1").version == commit + 1
+            assert wh.publications()[0].version == minute + 3
 
 
 def test_a_lost_log_is_begun_anew(tmp_path):

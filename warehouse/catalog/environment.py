@@ -84,6 +84,7 @@ DATABASES = (
     "summaries",
     "objects",
     "deletions",
+    "published_versions",
 )
 _LATER = frozenset(DATABASES[DATABASES.index("orphans") :])
 """Databases that an older catalog may lack, until somebody who may write opens it."""
@@ -641,6 +642,10 @@ class Catalog:
     def used_pages(self) -> int:
         """Pages of the file that have been used so far, free ones too."""
         return int(self._live().env.info()["last_pgno"])
+
+    def page_room(self) -> int:
+        """The longest record that a page of its own can hold: it has a header, and the record its checksum."""
+        return int(self._live().env.stat()["psize"]) - 16 - 8
 
     def version(self) -> int:
         """The number of the last commit."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import xxhash
 
-from windrow.catalog.environment import Catalog, Tables, catalog_key
+from windrow.catalog.environment import Catalog, Tables, catalog_key, decode_last_int
 from windrow.catalog.records import StreamEntry, StreamState
 from windrow.definitions import DEFAULT_SOURCE, check_label, is_hidden
 from windrow.errors import FormatError, UnknownSourceError, UnknownStreamError, ViewError
@@ -31,6 +31,18 @@ def refuse_view(entry: StreamEntry, action: str) -> None:
         raise ViewError(
             f"{entry.definition.name!r} is a view and cannot be {action}; it follows {', '.join(inputs)} by itself"
         )
+
+
+def find_logs(tables: Tables, stream: int) -> list[str]:
+    """The views with `keep` that are derived from a stream, also by way of other views."""
+    reached, logs = [stream], []
+    for number in reached:  # it grows meanwhile
+        derived = [decode_last_int(key) for key, _ in tables.raw_items("views", catalog_key(number))]
+        reached += [view for view in derived if view not in reached]
+        plan = tables.get("plans", catalog_key(number))
+        if number != stream and plan is not None and plan.keep is not None:
+            logs.append(plan.name)
+    return sorted(logs)
 
 
 def resolve_source(entry: StreamEntry, source: str | None) -> str:

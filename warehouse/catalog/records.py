@@ -277,6 +277,10 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     sources: tuple[str, ...] = ()
     """All that its rows came from, if they say so themselves; `source` is empty then."""
+    partitions: dict[str, tuple[int, int]] = {}
+    """Of each partition of Kafka, by topic-partition: the next offset, and how many lay behind it at `seen`."""
+    seen: int = 0
+    """When Kafka was asked for its last offsets, before the batch was read."""
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,8 +423,13 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     slide: int | None = None
     manifest: int = 0
     held: tuple[HeldVersion, ...] = ()
-    pending: str = ""
-    """The name under which the last version was written before this record was."""
+    checkpoint: int = 0
+    """The last version that has a checkpoint; what later ones say is in `published_versions`."""
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the last version should have one: every tenth does, as those of Delta's own writers."""
+        return self.version - self.checkpoint >= 10
 
     def is_held(self, held: HeldVersion, now: int) -> bool:
         """Whether readers may still read a version at a wall time: the newest one, and for a while those before it."""

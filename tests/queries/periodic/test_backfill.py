@@ -28,6 +28,10 @@ STATEMENTS = {
     "hours": "SELECT count(*) AS n, max(v) AS most FROM s [HOUR 'UTC' PREVIOUS 1]",
     "newest": "SELECT v FROM s [ROWS 3] ORDER BY v",
 }
+DIFFERENCES = {
+    f"{name}_{output}": (STATEMENTS[name], {"output": output})
+    for name, output in (("sums", "inserts"), ("sums", "deletes"), ("joined", "inserts"), ("every_third", "deletes"))
+}
 COLUMNS = "* EXCLUDE (_staleness)"
 
 
@@ -65,19 +69,18 @@ def test_a_backfilled_query_has_the_runs_of_one_that_was_always_there(tmp_path, 
     chance = random.Random(seed)
     lives = {"lifetime": "150 minutes", "history": "1 day"} if seed % 2 == 0 else {}
     with make_streams(tmp_path / "w", **lives) as wh:
-        statements = {name: sql for name, sql in STATEMENTS.items() if name != "hours" or lives}
-        for name, sql in statements.items():
-            wh.add_query(f"{name}_twin", sql, **options_of(name))
+        statements = {name: (sql, options_of(name)) for name, sql in STATEMENTS.items() if name != "hours" or lives}
+        statements |= DIFFERENCES
+        for name, (sql, options) in statements.items():
+            wh.add_query(f"{name}_twin", sql, **options)
         for minute in range(1, 25):
             slide_on(wh, chance, minute if seed % 2 else minute * 5)
             if minute % 5 == 0:
                 wh.put_table("names", pa.table({"k": [0, 1], "name": [f"zero {minute}", "one"]}))
             if minute % 11 == 0:
                 wh.gc()
-        for name, sql in statements.items():
-            added = wh.add_query(
-                name, sql, backfill="1 day", sink="csv" if name == "sums" else None, **options_of(name)
-            )
+        for name, (sql, options) in statements.items():
+            added = wh.add_query(name, sql, backfill="1 day", sink="csv" if name == "sums" else None, **options)
             assert added.to_backfill >= 3
         for minute in (25, 26):  # it goes on where history ends
             slide_on(wh, chance, minute if seed % 2 else minute * 5)
@@ -171,8 +174,6 @@ REFUSED = [
     (COUNT, {"backfill": "40 minutes"}, "the history of stream 's' reaches back to 2026-01-01T00:11:00Z"),
     (COUNT.replace("s [", "plain ["), {}, "'plain', which keeps no history"),
     (COUNT.replace("count(*)", "now()"), {}, "volatile"),
-    (COUNT, {"output": "inserts"}, "output='whole'"),
-    (COUNT, {"on_gap": "wait", "deadline": "1 minute"}, "'tell'"),
     ("SELECT n FROM other [WINDOW 5 MINUTES SLIDE 1 MINUTE]", {}, "results of 'other'"),
     (f"{COUNT}, windrow.streams", {}, "windrow.streams"),
 ]
@@ -192,6 +193,67 @@ def test_what_cannot_be_made_from_history_is_refused_in_a_sentence(tmp_path):
         assert [query.name for query in wh.queries()] == ["other"]
         with pytest.raises(windrow.WindrowError, match="the clock of stream 's' is at"):
             wh.backfill("other", since=START + 500 * MINUTE)
+        wh.add_query("told", COUNT, output="inserts")
+        slide_on(wh, random.Random(0), 32)
+        wh.slide("s", to=START + 33 * MINUTE)
+        assert [report.query for report in wh.run_due(["told"])] == ["told"]
+        with pytest.raises(windrow.WindrowError, match="has told its inserts from run to run"):
+            wh.backfill("told", since=START + 20 * MINUTE)
+
+
+SENT_BY_B = {1: [1], 2: [2], 6: [3, 4, 5, 6], 7: [7], 13: [8, 9, 10, 11, 12, 13]}
+"""At each step, the slots of its rows; it is silent at the others."""
+
+
+class Test_waiting_for_rows:
+    """Two sources; `b` is late twice. What a run sees, and when it is made, is reckoned by hand from what `b` had sent."""
+
+    SLOT = dt.timedelta(seconds=10)
+    DEADLINE = 2
+    """Slots that a run waits at most."""
+
+    def expect(self, steps: int) -> list[tuple[object, ...]]:
+        """Of each run that is over after so many steps: the end of its window, its rows, and whether all were there."""
+        runs = []
+        for slot in range(1, 13):
+            for step in range(slot, steps + 1):
+                sent = {each for at, slots in SENT_BY_B.items() if at <= step for each in slots}
+                is_complete = max(sent) >= slot
+                if is_complete or step >= slot + self.DEADLINE:
+                    rows = sum((each in sent) + 1 for each in (slot - 1, slot) if each)
+                    runs.append((START + slot * self.SLOT, rows, is_complete))
+                    break
+            else:
+                break
+        return runs
+
+    def go_on(self, wh: windrow.Warehouse, first: int, last: int) -> None:
+        for step in range(first, last + 1):
+            for source, slots in (("a", [step]), ("b", SENT_BY_B.get(step, []))):
+                if slots:
+                    rows = [{"ts": START + slot * self.SLOT, "k": 0, "v": slot} for slot in slots]
+                    wh.append("s", rows, source=source)
+            wh.slide("s", to=START + step * self.SLOT, force=True)
+
+    def test_each_run_is_made_with_what_had_come_when_it_was_complete_or_its_deadline_had_passed(self, tmp_path):
+        options = {"slide": "10 seconds", "lifetime": "2 minutes", "sources": ["a", "b"]}
+        with make_streams(tmp_path / "w", **options) as wh:
+            for stream, source in (("s", "a"), ("s", "b")):
+                wh.heartbeat(stream, source=source, up_to=START)
+            wh.slide("s")
+            self.go_on(wh, 1, 12)
+            statement = "SELECT count(*) AS n FROM s [WINDOW 20 SECONDS SLIDE 10 SECONDS]"
+            wh.add_query("q", statement, on_gap="wait", deadline="20 seconds", backfill="119 seconds")
+            shown = "SELECT _window_end, n, _complete FROM q ORDER BY _slide"
+            for _ in range(2):
+                wh.run_due()
+                assert wh.sql(shown).fetchall() == self.expect(12), "the last ones have still to wait"
+            assert self.expect(12)[-1] == (START + 10 * self.SLOT, 2, False)
+            self.go_on(wh, 13, 13)
+            wh.run_due()
+            assert wh.sql(shown).fetchall()[:-1] == self.expect(13)
+            assert wh.sql(shown).fetchall()[-1] == (START + 13 * self.SLOT, 4, True)
+            assert wh.queries()[0].to_backfill == 0
 
 
 @pytest.mark.parametrize(
@@ -207,18 +269,22 @@ def test_a_backfill_that_was_killed_goes_on_where_it_stood(tmp_path, step):
     with make_streams(tmp_path / "w") as wh:
         fill(wh, 15)
         wh.add_query("sums", STATEMENTS["sums"], backfill="1 day", sink="csv")
+        wh.add_query("news", STATEMENTS["sums"], backfill="1 day", output="inserts")
     nth = 1 if step == "query.rolled" else 4
     child = start_child(child_processes.run_due_until_step, str(tmp_path / "w"), step, nth)
     assert join_child(child) == -signal.SIGKILL
     with windrow.open(tmp_path / "w", clock=lambda: int((START + 5000 * MINUTE).timestamp() * 1e6)) as wh:
         wh.run_due()
         rows = wh.sql(f"SELECT {COLUMNS} FROM sums").fetchall()
-        runs = wh.sql("SELECT slide, outcome, file FROM windrow.runs ORDER BY slide").fetchall()
+        runs = wh.sql("SELECT slide, outcome, file FROM windrow.runs WHERE query = 'sums' ORDER BY slide").fetchall()
         assert [outcome for _, outcome, _ in runs] == ["delivered"] * 15
         assert {file for *_, file in runs} == {
             str(path.relative_to(wh.path)) for path in (wh.path / "results" / "sums").glob("*.csv")
         }
+        news = wh.sql(f"SELECT {COLUMNS} FROM news").fetchall()
         wh.add_query("again", STATEMENTS["sums"], backfill="1 day")
+        wh.add_query("news_again", STATEMENTS["sums"], backfill="1 day", output="inserts")
         wh.run_due()
         assert rows == wh.sql(f"SELECT {COLUMNS} FROM again").fetchall()
+        assert news == wh.sql(f"SELECT {COLUMNS} FROM news_again").fetchall()
         assert wh.check().problems == ()
