@@ -245,6 +245,18 @@ def test_nobody_sees_the_view_and_it_goes_with_the_last_query(tmp_path: Path) ->
     world.wh.close()
 
 
+def test_a_stream_may_be_joined_with_itself(tmp_path: Path) -> None:
+    world = World.open(tmp_path / "wh", 6)
+    fill(world, 4, 20)
+    for number in (11, 11):
+        world.add(number)
+    assert len(hidden(world.wh)) == 1
+    fill(world, 2, 20)
+    world.check()
+    assert {how for runs in world.how.values() for how in runs} == {"basic synopsis"}
+    world.wh.close()
+
+
 def test_columns_may_change_under_it(tmp_path: Path) -> None:
     world = World.open(tmp_path / "wh", 2)
     fill(world, 3, 20)
