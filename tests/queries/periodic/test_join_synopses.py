@@ -364,6 +364,7 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
     schema = pa.schema([("ts", STAMP), ("id", pa.int64()), ("n", pa.int32())])
     for name in "ab":
         wh.create_stream(name, schema, time="ts", key="id", slide="10 seconds", lifetime=f"{10 * slots} seconds")
+    late = np.arange(0)
     for slot in range(slots, slots + 4):
         for counted in work.values():
             counted.clear()
@@ -371,6 +372,11 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
         times = pa.array(BASE + numbers // 400 * DELTA - numbers % 97).cast(STAMP)
         for name in "ab":
             wh.append(name, pa.table([times, pa.array(numbers), pa.array(numbers % 7, pa.int32())], schema=schema))
+            if name == "b" and slot > slots:  # second replies, late by two slots
+                late = np.concatenate([late, numbers[:20] - 800])
+                rows = [pa.array(times).take(pa.array(range(20))).cast(pa.int64()), late[-20:], late[-20:] % 7]
+                rows[0] = pa.array(rows[0].to_numpy() - 2 * DELTA).cast(STAMP)
+                wh.append(name, pa.table([pa.array(each) for each in rows], names=schema.names).cast(schema))
             wh.slide(name, to=when(BASE + slot * DELTA))
         for number in range(20) if slot == slots else ():
             clause = f"[WINDOW {10 * (slots - number % 4)} SECONDS SLIDE 10 SECONDS]"
@@ -385,8 +391,10 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
     assert any("CS5" in rule for rule in plan.why)
     for number in range(20):
         rows = wh.results(f"q{number}", slide=runs[0].slide).fetchall()
-        live = np.arange((slots + 4 - slots + number % 4) * 400, (slots + 4) * 400)
+        first = (4 + number % 4) * 400
+        live = np.concatenate([np.arange(first, (slots + 4) * 400), late[late >= first]])
         assert [row[6:] for row in rows] == list(enumerate(np.bincount(live % 7).tolist()))
+    assert len(work["written"]) == 1
     return {name: sum(counted) for name, counted in work.items()}
 
 
