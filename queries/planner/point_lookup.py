@@ -105,6 +105,7 @@ def _match_equality(
 ) -> tuple[str, tuple[TreePath, ...]] | None:
     """The column that a condition wants to be equal to a constant or parameter in it, or to one of several."""
     kind = condition.get("class"), condition.get("type")
+    sides: list[tuple[parse_tree.Node, list[TreePath]]]
     if kind == ("COMPARISON", "COMPARE_EQUAL"):
         sides = [(condition[side], [(other,)]) for side, other in (("left", "right"), ("right", "left"))]
     elif kind == ("OPERATOR", "COMPARE_IN"):
