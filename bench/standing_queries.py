@@ -21,6 +21,7 @@ from bench.measures import Timing, timed
 from bench.query_grammar import CUT, SHARED, WHOLE, Grammar, StandingQuery
 from bench.runner import WrongAnswerError
 from bench.seeded import Lines, Measured, SeededBench, compare
+from bench.standing_joins import measure_join
 from bench.statistics import Aim
 from bench.stores import Ours
 from bench.workload import ORIGIN
@@ -61,7 +62,7 @@ COLUMNS = ("slide", "answers", "both, CPU", "from scratch", "from scratch, CPU",
 
 def work(*, quick: bool) -> int:
     """How many times `advance` will be called."""
-    return 3 * (5 + len((QUICK if quick else FULL).lives))
+    return 3 * (6 + len((QUICK if quick else FULL).lives))
 
 
 def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]) -> Measured:
@@ -105,6 +106,8 @@ def _measure(size: Size, seed: int, folder: Path, advance: Callable[[str], None]
         ]
     _measure_growth(size, seed, folder, measured, advance)
     _measure_top(size, seed, folder, measured, advance)
+    advance("aggregates over a join")
+    measure_join(size.large_rows // 5, size.slides, seed, folder, measured)
     return measured
 
 

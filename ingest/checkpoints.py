@@ -5,9 +5,12 @@ after a restoration from a backup, means that rows are lost, which is told befor
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from msgspec import structs
 
 from windrow.append import Append
 from windrow.catalog.environment import Tables
@@ -41,6 +44,9 @@ class StreamingBatch:
     accept_loss: bool = False
     is_part: bool = False
     """Whether it is what one of several sources has in it. Then `begin` and `finish` stand for all parts."""
+    partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of Kafka: where the batch ends in each partition, and how much lay behind that when it began."""
+    began: int = 0
 
     @property
     def id(self) -> str:
@@ -59,7 +65,7 @@ class StreamingBatch:
         """Let an append record how far the query has come; refuse it if batches before this one are missing."""
         if self.is_part:
             return
-        job.checkpoint = (self.query, self.number)
+        job.checkpoint = (self.query, self._make_entry(()))
         if is_recorded or self.accept_loss or self.number == 0:
             return
         before = StreamingBatch(self.query, self.number - 1)
@@ -96,10 +102,14 @@ class StreamingBatch:
         """Record that what each of several sources has in the batch is in; `sources` are all that the query has had."""
         with store.catalog.write() as tables:
             key = encode_checkpoint_key(find_stream(tables, stream)[0].id, self.query)
-            names = tuple(sorted(sources))
-            tables.put(
-                "checkpoints", key, CheckpointEntry(source="", batch=self.number, at=store.clock(), sources=names)
-            )
+            reached = self._make_entry(tuple(sorted(sources)))
+            tables.put("checkpoints", key, structs.replace(reached, at=store.clock()))
+
+    def _make_entry(self, sources: tuple[str, ...]) -> CheckpointEntry:
+        """What the catalog keeps of it, but for the time of the commit."""
+        return CheckpointEntry(
+            source="", batch=self.number, at=0, sources=sources, partitions=dict(self.partitions), seen=self.began
+        )
 
     def _refuse_gap(self, stream: str, reached: CheckpointEntry | None, origin: Origin | None) -> None:
         # A warehouse that was never restored may have got the query from elsewhere, or from an earlier release.

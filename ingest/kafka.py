@@ -4,6 +4,7 @@ A partition is a source of its own, called topic-partition. So a partition that 
 late because another one was faster.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,21 @@ def reads_only_kafka(progress: Mapping[str, Any]) -> bool:
     """Whether all that a query reads is Kafka, by an entry of Spark's progress."""
     sources = progress["sources"]
     return bool(sources) and all(str(source["description"]).startswith(_DESCRIPTION) for source in sources)
+
+
+def describe_batch(query: Any) -> dict[str, Any]:
+    """The batch under way of a query, as far as an entry of Spark's progress would have it when it is done."""
+    if not hasattr(query, "_jsq"):  # a client of Spark Connect
+        return {"sources": []}
+    execution = query._jsq.streamingQuery()
+    latest, ends, sources = execution.latestOffsets(), execution.availableOffsets().iterator(), []
+    while ends.hasNext():
+        end = ends.next()
+        source, newest = {"description": end._1().toString()}, latest.get(end._1())
+        if source["description"].startswith(_DESCRIPTION):
+            offsets = {"endOffset": end._2()} | ({"latestOffset": newest.get()} if newest.isDefined() else {})
+            sources.append(source | {name: json.loads(offset.json()) for name, offset in offsets.items()})
+    return {"sources": sources}
 
 
 def find_positions(progress: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:

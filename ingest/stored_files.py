@@ -7,19 +7,19 @@ machine does not have.
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import xxhash
-
 from windrow.catalog.object_log import find_objects
 from windrow.catalog.records import ObjectEntry
 from windrow.errors import DamageError, StorageError
+from windrow.files import compute_digest
 from windrow.indexes.segment_reader import SegmentFileReader
 from windrow.ingest.session import to_file_url
-from windrow.object_store.location import open_objects, parse_location
+from windrow.object_store.location import MOST_REQUESTS, open_objects, parse_location
 from windrow.store import Store
 
 if TYPE_CHECKING:
@@ -82,26 +82,31 @@ class _WorkerFiles:
         pass
 
     def bring(self, files: Collection[str]) -> None:
-        for file in files:
-            target = self._folder / file
-            if target.exists():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                os.link(self._shared / file, target)
-                continue
-            self._fetch(file, target)
+        missing = [file for file in files if not self._has(file)]
+        if missing:
+            with ThreadPoolExecutor(MOST_REQUESTS) as pool:
+                list(pool.map(self._fetch, missing))
 
     hold = bring
 
-    def _fetch(self, file: str, target: Path) -> None:
-        entry = self._stored.entries.get(file)
+    def _has(self, file: str) -> bool:
+        """Whether a file is in the task's folder, where it is linked if the machine has it."""
+        target = self._folder / file
+        if target.exists():
+            return True
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            os.link(self._shared / file, target)
+            return True
+        return False
+
+    def _fetch(self, file: str) -> None:
+        entry, target = self._stored.entries.get(file), self._folder / file
         if entry is None:
             return
         with target.open("xb") as sink:
             self._objects.fetch(file, sink)
-        content = target.read_bytes()
-        if (len(content), xxhash.xxh3_64_hexdigest(content)) != (entry.bytes, entry.digest):
+        if (target.stat().st_size, compute_digest(target)) != (entry.bytes, entry.digest):
             target.unlink()
             raise DamageError(
                 f"object {self._objects.uri(file)} does not have the checksum with which it was written; "
@@ -113,7 +118,7 @@ class _WorkerFiles:
         if file not in self._stored.entries or target.stat().st_nlink == 1:
             return False  # what was fetched was compared already
         target.unlink()
-        self._fetch(file, target)
+        self._fetch(file)
         return True
 
 
@@ -189,6 +194,6 @@ def _require_s3a(spark: Any) -> None:
     except Exception as error:  # py4j's, of whatever Hadoop raises
         raise StorageError(
             "Spark's executors read objects of S3 by s3a, which this session does not have: start it with "
-            "--packages org.apache.hadoop:hadoop-aws of its Hadoop's version, or read with "
+            "--packages org.apache.hadoop:hadoop-aws of its Hadoop's version, which executors get too, or read with "
             "spark.read.format('windrow'), whose Python workers need only windrow[s3]"
         ) from error

@@ -24,7 +24,7 @@ from windrow.ingest.append import append_rows
 from windrow.ingest.backpressure import try_slide, wait_for_spool_space
 from windrow.ingest.checkpoints import StreamingBatch, list_sources
 from windrow.ingest.errors import describe_error
-from windrow.ingest.kafka import find_positions, reads_only_kafka
+from windrow.ingest.kafka import describe_batch, find_positions, reads_only_kafka
 from windrow.ingest.schemas import check_columns, evolve_stream
 from windrow.ingest.session import Totals, WarehouseOrPath, open_warehouse, use_this_interpreter
 from windrow.ingest.sort_key import quote_name
@@ -255,7 +255,14 @@ class _StreamingAppend:
         """Append one micro-batch."""
         self._begun.wait()
         with self._busy:
-            identity = StreamingBatch(str(self._query.id), number, accept_loss=self.accept_loss)
+            offsets, lag = find_positions(describe_batch(self._query))
+            identity = StreamingBatch(
+                str(self._query.id),
+                number,
+                accept_loss=self.accept_loss,
+                partitions={name: (offset, lag[name]) for name, offset in offsets.items()},
+                began=self.warehouse._store.clock(),
+            )
             if self.source_column is None:
                 (source,) = self.sources
                 self._wait_for_space(source)

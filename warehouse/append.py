@@ -139,7 +139,7 @@ class Append:
         self.batch_id = None if batch_id is None else check_label(batch_id, "batch id")
         self.digests = batch_id is not None
         """Whether the batch is remembered by its rows; otherwise only by how many there were."""
-        self.checkpoint: tuple[str, int] | None = None
+        self.checkpoint: tuple[str, CheckpointEntry] | None = None
         """The streaming query whose batch this is, and the batch's number."""
         self.covers: tuple[int, int] | None = None
         """The interval that is whole, as the source says, with these rows."""
@@ -451,8 +451,8 @@ class Append:
             )
             tables.put("batches", encode_batch_key(entry.id, self.source, self.batch_id), batch)
         if self.checkpoint is not None:
-            query, number = self.checkpoint
-            reached = CheckpointEntry(source=self.source, batch=number, at=now)
+            query, reached = self.checkpoint
+            reached = replace(reached, source=self.source, at=now)
             tables.put("checkpoints", encode_checkpoint_key(entry.id, query), reached)
 
     def _record_file(

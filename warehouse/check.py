@@ -73,7 +73,7 @@ def check_warehouse(store: Store, progress: Callable[[str], None] | None = None)
     present = set(data_files(store.root))
     alive = find_living_writers(store.root)
     with Snapshot(store) as snapshot:
-        views = [snapshot.view(name) for name in snapshot.streams()]
+        views = [snapshot.view(name) for name in (*snapshot.streams(), *snapshot.hidden())]
         records = store.catalog.read(_read_records)
         problems = store.catalog.read(lambda tables: list(find_problems(tables)))
         rows = segments = 0

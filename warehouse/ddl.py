@@ -4,6 +4,7 @@ A lifetime belongs to the stream, not to the row: exp = ts + lifetime holds for 
 Expired rows stay gone, so a lengthened lifetime leaves a floor below which the stream keeps nothing.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
 from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState, ViewEntry
 from windrow.catalog.segment_log import forget_dropped
-from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index
+from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index, is_hidden
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
 from windrow.files import disk_errors
 from windrow.gaps import note_version
@@ -91,7 +92,8 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
     except UnknownStreamError:
         if not view:
             raise
-        views = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        plans = store.catalog.read(lambda tables: [plan.name for _, plan in tables.items("plans")])
+        views = [view for view in plans if not is_hidden(view)]
         hint = f"the views are {', '.join(views)}" if views else "none was created yet"
         raise UnknownStreamError(f"there is no view {name!r}; {hint}") from None
     if view != bool(entry.definition.inputs):
@@ -99,15 +101,13 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             f"{name!r} is a {'stream' if view else 'view'}; drop it with drop_{'stream' if view else 'view'} "
             f"or 'windrow {'stream' if view else 'view'} drop'"
         )
+    store.catalog.read(lambda tables: _refuse_if_asked(tables, name))
+    drop_hidden_views(store, entry.id, timeout)
     path = store.lock_path(entry.id)
     path.parent.mkdir(exist_ok=True)
     with locked(path, f"the slide of stream {name!r}", timeout, store.sleep), store.catalog.write() as tables:
         entry, _ = find_stream(tables, name)
-        readers = [query.name for _, query in tables.items("queries") if name in query.reads]
-        if readers:
-            raise DefinitionError(
-                f"stream {name!r} is read by periodic queries ({', '.join(readers)}); drop them first"
-            )
+        _refuse_if_asked(tables, name)
         _refuse_if_viewed(tables, entry)
         stream = catalog_key(entry.id)
         plan: ViewEntry | None = tables.get("plans", stream)
@@ -162,6 +162,27 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
             drop_stream(store, partials, timeout, view=True)
 
 
+def _refuse_if_asked(tables: Tables, name: str) -> None:
+    """Refuse to drop a stream that periodic queries read."""
+    readers = [query.name for _, query in tables.items("queries") if name in query.reads]
+    if readers:
+        raise DefinitionError(f"stream {name!r} is read by periodic queries ({', '.join(readers)}); drop them first")
+
+
+def find_hidden_views(tables: Tables, stream: int) -> list[str]:
+    """Views of joins of a stream that standing queries share."""
+    numbers = [decode_last_int(key) for key, _ in tables.raw_items("views", catalog_key(stream))]
+    plans = [tables.get("plans", catalog_key(number)) for number in numbers]
+    return [plan.name for plan in plans if is_hidden(plan.name)]
+
+
+def drop_hidden_views(store: Store, stream: int, timeout: float = 60.0) -> None:
+    """Drop those: queries are then answered from the rows, until a round keeps such a view again."""
+    for name in store.catalog.read(lambda tables: find_hidden_views(tables, stream)):
+        with contextlib.suppress(UnknownStreamError):  # somebody else was quicker
+            drop_stream(store, name, timeout, view=True)
+
+
 def _refuse_if_viewed(tables: Tables, entry: StreamEntry) -> None:
     """Refuse to drop a stream that views are derived from."""
     plans = [
@@ -212,6 +233,7 @@ class Alteration:
 
 def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) -> None:
     """Change a stream's definition in one transaction, after `timeout` seconds of waiting for a slide at most."""
+    _make_way(store, stream, change, timeout)
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
@@ -226,10 +248,7 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
                 "them again"
             )
         if contents.summarised and change.changes_lifetime:
-            raise DefinitionError(
-                f"standing queries or summaries keep synopses of stream {stream!r}, by the lifetime that it has; "
-                "drop them first"
-            )
+            raise DefinitionError(_KEPT_BY_LIFETIME.format(stream))
         new = old if change.add_column is None else add_column(old, change.add_column)
         if change.widen_column is not None:
             layouts = (*contents.state.layouts, *contents.state.past_layouts)
@@ -258,6 +277,25 @@ def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) 
             note_version(tables, changed)
         store.files.reach("alter.committed")
     _log.info("altered stream %s", stream)
+
+
+_KEPT_BY_LIFETIME = (
+    "standing queries or summaries keep synopses of stream {!r}, by the lifetime that it has; drop them first"
+)
+
+
+def _make_way(store: Store, stream: str, change: Alteration, timeout: float) -> None:
+    """Views of joins go where columns change, and are made again; a lifetime stays while queries rely on it."""
+
+    def find(tables: Tables) -> tuple[int, list[str]]:
+        entry, _ = find_stream(tables, stream)
+        return entry.id, find_hidden_views(tables, entry.id)
+
+    number, hidden = store.catalog.read(find)
+    if hidden and change.changes_lifetime:
+        raise DefinitionError(_KEPT_BY_LIFETIME.format(stream))
+    if hidden and change.changes_columns:
+        drop_hidden_views(store, number, timeout)
 
 
 def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | None]) -> StreamDefinition:

@@ -35,6 +35,8 @@ RESERVED_WORDS = frozenset(
 """What DuckDB does not take as the name of a relation without quotes."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 _DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
+HIDDEN_PREFIX = "~"
+"""Begins the names of views that users do not see, which no name of theirs can."""
 DEFAULT_SOURCE = "default"
 _MOST_DIGITS = 38
 _MOST_LEVELS = 100
@@ -158,6 +160,11 @@ def _as_read(field: pa.Field) -> pa.Field:
 @lru_cache(maxsize=1024)
 def _stored_schema(serialized: bytes) -> pa.Schema:
     return read_schema(serialized).append(pa.field(SEQ, pa.int64()))
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a stream is a view that standing queries share, and that users do not see."""
+    return name.startswith(HIDDEN_PREFIX)
 
 
 def check_name(name: str, what: str) -> str:

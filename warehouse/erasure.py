@@ -247,9 +247,10 @@ def erase(
         else:
             raise BusyError(f"rows are appended to stream {stream!r} all the time; pause the appends and erase again")
     rewrite.forget_files(store)
-    publish_due(store, at_once=True)
+    problem = publish_due(store, at_once=True)  # then the last version keeps showing the rows
     files = len(rewrite.staged()) + sum(staged is not None for staged, _, _ in rewrite.rejected.values())
-    return _report(stream, commit, record, files, _remove_replaced(store))
+    held = _remove_replaced(store)
+    return _report(stream, commit, record, files, (*held, problem) if held and problem else held)
 
 
 @dataclass(frozen=True)
@@ -567,7 +568,8 @@ def _record(tables: Tables, contents: _Contents, rewrite: _Rewrite, record: Eras
         total = sum(rewrite.rows.values())
         is_batch = record.by == "batch"
         what = "corrected" if is_batch else "erased"
-        state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
+        if rewrite.rows["window"] or rewrite.rows["history"]:  # no earlier answer had others
+            state = revoke(entry, state, tables.version, f"{total} row{' was' if total == 1 else 's were'} {what}")
         if not is_batch:
             _forget_digests(tables, entry)
         _replace_in_holds(tables, entry.definition.name, cells.placed | past.placed, [*cells.old, *past.old])

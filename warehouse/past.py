@@ -263,12 +263,18 @@ def _show_spooled_rows(tables: Tables, base: Snapshot) -> dict[str, StreamSnapsh
         if any(list_waiting(tables, catalog_key(view.entry.id))):
             return None  # a small append came meanwhile
         spooled = [record for _, record in list_files(tables, catalog_key(view.entry.id))]
-        views[name] = _take_in(current, spooled)
+        views[name] = _take_in(current, spooled, base.store.clock())
     return views
 
 
-def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnapshot:
-    """The stream with spooled rows in its window, as a slide to the end of the newest of their slots would have it."""
+def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry], at: int) -> StreamSnapshot:
+    """The stream with spooled rows in its window, as a slide to the end of the newest of their slots would have it.
+
+    Args:
+        view: The stream.
+        spooled: What is spooled.
+        at: The wall time.
+    """
     state, model = view.state, view.entry.definition.model
     newest = max((segment.max_ts for record in spooled for segment in record.segments), default=None)
     slot = None if newest is None else model.slot_of(newest)
@@ -291,7 +297,7 @@ def _take_in(view: StreamSnapshot, spooled: Sequence[SpoolEntry]) -> StreamSnaps
             end=now,
             kind="behind",
             cause="it has not come so far",
-            opened=0,
+            opened=at,
         )
         for name in missing
     )

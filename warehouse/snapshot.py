@@ -26,6 +26,7 @@ from windrow.catalog.records import (
     TableEntry,
 )
 from windrow.catalog.segment_log import load_segments
+from windrow.definitions import is_hidden
 from windrow.errors import ClosedError, SchemaError, UnknownStreamError, WindowError
 from windrow.files import disk_errors
 from windrow.gaps import Gap, read_gaps
@@ -364,7 +365,7 @@ class Snapshot:
         self.store.check_process()
         if stream not in self._views:
             raise UnknownStreamError(
-                f"the snapshot has no stream {stream!r}; it has {', '.join(self._views) or 'none'}"
+                f"the snapshot has no stream {stream!r}; it has {', '.join(self.streams()) or 'none'}"
             )
         return self._views[stream]
 
@@ -400,7 +401,11 @@ class Snapshot:
 
     def streams(self) -> list[str]:
         """Names of the streams in the snapshot."""
-        return sorted(self._views)
+        return sorted(name for name in self._views if not is_hidden(name))
+
+    def hidden(self) -> list[str]:
+        """Names of the views in the snapshot that users do not see: standing queries share them."""
+        return sorted(filter(is_hidden, self._views))
 
     def now(self, stream: str) -> int | None:
         """The stream's clock in microseconds, None before its first slide."""

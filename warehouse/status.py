@@ -10,7 +10,7 @@ import pyarrow as pa
 from windrow.background import background_of
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import SlideEntry
-from windrow.definitions import StreamDefinition
+from windrow.definitions import StreamDefinition, is_hidden
 from windrow.expired_rows import find_oldest_expired
 from windrow.formats.html import ShownAsTable, TableRecord
 from windrow.indexes.row_model import NEVER
@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 
 _ROW_CACHES = "row cache", "row cache of standing statements"
 """What is kept in memory for SQL."""
+
+
+@dataclass(frozen=True)
+class PartitionStatus(TableRecord):
+    """A partition of Kafka, as the last batch of the query that reads it has left it."""
+
+    name: str
+    """Its topic and number, as in topic-0."""
+    offset: int
+    """The next one that is not in the stream yet."""
+    lag: int
+    """How many offsets lay behind that one when the batch began."""
+    seen: dt.datetime
+    """When that was. Nothing is known of what has come to Kafka since."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,8 @@ class StreamStatus(TableRecord):
     """Expired rows that are kept aside."""
     oldest_expired_on_disk: dt.datetime | None = None
     """When the row expired that has been expired for longest of those that files still hold, history included."""
+    partitions: tuple[PartitionStatus, ...] = ()
+    """Of Kafka, if its rows come from there by `windrow ingest` or `write_stream`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +129,7 @@ def warehouse_status(store: Store) -> WarehouseStatus:
     """The status of the warehouse, consistent over all streams."""
 
     def read_status(tables: Tables) -> tuple[int, tuple[StreamStatus, ...], int]:
-        names = [key.decode() for key, _ in tables.raw_items("streams")]
+        names = [name for key, _ in tables.raw_items("streams") if not is_hidden(name := key.decode())]
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
         return (
             tables.version,
@@ -182,7 +198,16 @@ def _stream_status(store: Store, tables: Tables, view: StreamSnapshot) -> Stream
         history_rows=state.history_rows,
         history_bytes=state.history_bytes,
         oldest_expired_on_disk=None if oldest is None else to_datetime(oldest),
+        partitions=tuple(_list_partitions(tables, stream)),
     )
+
+
+def _list_partitions(tables: Tables, stream: bytes) -> Iterable[PartitionStatus]:
+    """Where the stream's queries are in Kafka; of two that have read a partition, the later one counts."""
+    reached = sorted((entry for _, entry in tables.items("checkpoints", stream)), key=lambda entry: entry.seen)
+    last = {name: (*position, entry.seen) for entry in reached for name, position in entry.partitions.items()}
+    for name, (offset, lag, seen) in sorted(last.items()):
+        yield PartitionStatus(name, offset, lag, to_datetime(seen))
 
 
 def _describe_wait(view: StreamSnapshot, progress: SourceProgress, waiting: int) -> str:

@@ -19,7 +19,7 @@ from windrow import arguments, times
 from windrow.catalog.environment import Tables
 from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import StreamEntry
-from windrow.definitions import make_definition
+from windrow.definitions import is_hidden, make_definition
 from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
 from windrow.files import FileSystem
 from windrow.formats.html import TableList
@@ -133,6 +133,10 @@ class StreamChanges:
 
             renew_result_types(self._store, stream)
             renew_synopses(self._store)
+        if add_column is not None or widen_column is not None:
+            from windrow.queries.periodic.join_views import renew_join_views
+
+            renew_join_views(self._store, stream)
 
     def relayout(
         self,
@@ -490,7 +494,8 @@ class Warehouse(StreamChanges):
 
     def streams(self) -> list[str]:
         """Names of the streams."""
-        return self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        names = self._store.catalog.read(lambda tables: [key.decode() for key, _ in tables.raw_items("streams")])
+        return [name for name in names if not is_hidden(name)]
 
     def create_view(
         self,

@@ -1,15 +1,16 @@
 """How the standing queries would be answered: which are computed together, what they share and why, in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from windrow.catalog.environment import catalog_key
+from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import QueryEntry
+from windrow.definitions import is_hidden
 from windrow.formats.html import TableList, TableRecord
 from windrow.queries.periodic.chains import order_levels
 from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
 from windrow.queries.synopses import node_store
-from windrow.queries.synopses.sharing import analyse_queries, group_queries, share_synopses
+from windrow.queries.synopses.sharing import StandingQuery, analyse_queries, group_queries, share_synopses
 from windrow.queries.synopses.synopsis_choice import estimate_bytes
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -32,11 +33,12 @@ def plan_queries(store: Store) -> list[QueryPlanGroup]:
     """The groups of all standing queries: those that synopses answer first, by stream."""
     with Snapshot(store) as snapshot:
         entries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-        streams = dict.fromkeys(entry.paces[0].stream for entry in entries)
+        analysed = analyse_queries(store, snapshot, entries)
+        reasons = store.catalog.read(lambda tables: _read_reasons(tables, entries))
         groups = [
             group
-            for stream in streams
-            for group in _make_groups(store, snapshot, stream, [e for e in entries if e.paces[0].stream == stream])
+            for stream in dict.fromkeys(query.stream for query in analysed)
+            for group in _make_groups(store, snapshot, stream, [q for q in analysed if q.stream == stream], reasons)
         ]
     reads = {entry.name: tuple(dict.fromkeys(read.query for read in entry.after)) for entry in entries if entry.after}
     levels = enumerate(order_levels(entries, entries))
@@ -47,18 +49,17 @@ def plan_queries(store: Store) -> list[QueryPlanGroup]:
     return TableList(sorted(chained, key=lambda group: (order[group.queries[0]], group.by == FROM_SNAPSHOT)))
 
 
+def _read_reasons(tables: Tables, entries: Sequence[QueryEntry]) -> dict[str, str]:
+    """Why rows answer queries, as it was decided."""
+    states = {entry.name: tables.get("paced", catalog_key(entry.id)) for entry in entries}
+    return {name: state.from_rows for name, state in states.items() if state is not None}
+
+
 def _make_groups(
-    store: Store, snapshot: Snapshot, stream: str, entries: Sequence[QueryEntry]
+    store: Store, snapshot: Snapshot, stream: str, queries: Sequence[StandingQuery], reasons: Mapping[str, str]
 ) -> Iterator[QueryPlanGroup]:
     view = snapshot.view(stream)
-    queries = analyse_queries(store, snapshot, entries)
-    synopses, states = store.catalog.read(
-        lambda tables: (
-            list(node_store.read_entries(tables, view.entry.id)),
-            [tables.get("paced", catalog_key(entry.id)) for entry in entries],
-        )
-    )
-    reasons = {entry.name: state.from_rows for entry, state in zip(entries, states, strict=True) if state is not None}
+    synopses = store.catalog.read(lambda tables: list(node_store.read_entries(tables, view.entry.id)))
     groups = group_queries(queries, share_synopses(queries, view.schema), synopses)
     grouped = {query.name for group in groups for query in group.queries}
     for group in groups:
@@ -70,7 +71,8 @@ def _make_groups(
         why = (*group.rules, *also_shared) or ("it shares with no other query",)
         size = sum(estimate_bytes(entry) for entry in synopses if entry.number in group.synopses)
         stored = sum(segment.bytes for segment in view.segments)
-        room = f"about {size:,.0f} bytes; the window's rows take {stored:,.0f}"
+        whose = "the results of the join" if is_hidden(stream) else "the window's rows"
+        room = f"about {size:,.0f} bytes; {whose} take {stored:,.0f}"
         yield QueryPlanGroup(names, f"{group.kind} {noun} {numbers}", (*why, room))
     for query in queries:
         if query.name not in grouped:

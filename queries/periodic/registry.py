@@ -34,6 +34,7 @@ from windrow.queries.periodic.definition import (
     unpack_params,
 )
 from windrow.queries.periodic.due import SlideNumbers, is_due, read_committed_slides
+from windrow.queries.periodic.join_views import reconcile_synopses
 from windrow.queries.periodic.outbound import describe_sink
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.retained_slides import release_query, set_retention
@@ -47,7 +48,7 @@ from windrow.queries.periodic.run_engine import (
     read_foreign_statement,
 )
 from windrow.queries.periodic.sinks import latest_file_name, query_folder
-from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all
+from windrow.queries.synopses.synopsis_choice import keeps_always
 from windrow.schema_changes import is_wider
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -168,7 +169,7 @@ def add_query(
     with store.catalog.write() as tables:
         record_query(tables, entry, plan)
     if keeps_always():  # else the first round decides, when all that were added together are there
-        reconcile_all(store, entry.paces)
+        reconcile_synopses(store, [pace.stream for pace in entry.paces])
     return query_status(store, name)
 
 
@@ -320,7 +321,7 @@ def drop_query(store: Store, name: str) -> None:
         tables.delete_prefix("results", catalog_key(entry.id))
     result_store.query_lock_path(store, entry).unlink(missing_ok=True)
     if keeps_always() or (state.judged and not state.from_rows):
-        reconcile_all(store, entry.paces)
+        reconcile_synopses(store, [pace.stream for pace in entry.paces])
 
 
 def list_queries(store: Store) -> list[QueryStatus]:

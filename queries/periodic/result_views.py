@@ -265,8 +265,7 @@ def _move(store: Store, number: int) -> None:
             _record_error(store, view, str(error))
             return
     if step.again:
-        queries = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-        reconcile_all(store, [pace for entry in queries for pace in entry.paces if pace.stream == view.name])
+        reconcile_all(store, [view.name])
 
 
 def _read_step(tables: Tables, number: int) -> tuple[ViewEntry, _Step] | None:

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import Pace, QueryEntry, QueryState, RunEntry
+from windrow.catalog.records import QueryEntry, QueryState, RunEntry
 from windrow.errors import BusyError, GapError, QueryError, StorageError, UnknownQueryError, WindowError
 from windrow.files import disk_errors
 from windrow.locks import locked
@@ -35,13 +35,13 @@ from windrow.queries.periodic.due import (
     read_snapshot_slides,
 )
 from windrow.queries.periodic.evaluation import RunAnswer
+from windrow.queries.periodic.join_views import reconcile_synopses
 from windrow.queries.periodic.result_tables import PERIODIC_CONTEXT
 from windrow.queries.periodic.result_views import move_result_views
 from windrow.queries.periodic.revisions import LateRows, is_revisable
 from windrow.queries.periodic.run_engine import SPARK, WAITS_FOR_SPARK, RunEngine, read_registered
 from windrow.queries.periodic.scheduler import HYBRID_LATE_PENDING, check_policy
 from windrow.queries.periodic.shared_rows import SharedRows
-from windrow.queries.synopses.synopsis_choice import reconcile_all
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 from windrow.windows import window_to_json
@@ -264,7 +264,7 @@ class QueryRound:
     def _run_due_queries(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """Runs of retained slides, and those of the newest slides, all over one snapshot; who is read goes first."""
         newest = {number: entry for number, entry in due.items() if self.now or entry.missed != "every"}
-        changed: list[Pace] = []
+        changed: list[str] = []
         with contextlib.ExitStack() as stack:
             snapshot: Snapshot | None = None
             self._overtaken = False
@@ -280,7 +280,7 @@ class QueryRound:
                     snapshot, [each for each in round_state.queries if each[0].id in newest]
                 )
         if changed and not self.stop.is_set():
-            reconcile_all(self.store, changed)
+            reconcile_synopses(self.store, changed)
 
     def _run_retained(self, round_state: _RoundState, due: dict[int, QueryEntry]) -> Iterator[RunReport]:
         """The runs of retained slides, oldest first; after a failure the later runs of that query wait."""
@@ -529,16 +529,16 @@ class QueryRound:
             result_store.roll_tails(self.store, full[:_MAX_ROLLED])
 
 
-def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry, QueryState]]) -> list[Pace]:
+def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry, QueryState]]) -> list[str]:
     """Streams whose synopses are to be decided upon: a query is new, or the rows are now twice or half as many."""
-    changed: dict[str, Pace] = {}
+    changed: dict[str, None] = {}
     for entry, state in queries:
         pace = entry.paces[0]
         if pace.stream not in changed:
             rows = snapshot.view(pace.stream).segments.rows
             if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
-                changed[pace.stream] = pace
-    return list(changed.values())
+                changed[pace.stream] = None
+    return list(changed)
 
 
 def _group_runs(runs: Iterable[DueRun]) -> list[list[DueRun]]:

@@ -132,6 +132,22 @@ class Scheduler:
             return [chosen]
         return [chosen, *(task for task in candidates if task is not chosen and task.group == chosen.group)]
 
+    def order_all(self) -> list[list[ScheduledTask]]:
+        """All that is due in the order of `next`, if no slide comes meanwhile and each task is executed once."""
+        by_group: dict[int, list[ScheduledTask]] = {}
+        for task in self.tasks:
+            by_group.setdefault(task.group, []).append(task)
+        ordered, chosen_ids = [], set[int]()
+        for task in sorted(self.tasks, key=lambda task: (task.deadline, -task.priority)):
+            lowest = self.until_deadline(task)
+            if id(task) in chosen_ids or (lowest > 0 and not self.early):
+                continue
+            others = () if self.policy == NO_SHARING else by_group[task.group]
+            together = [o for o in others if o is not task and id(o) not in chosen_ids and self._may_join(o, lowest)]
+            ordered.append([task, *together])
+            chosen_ids.update(map(id, ordered[-1]))
+        return ordered
+
     def _may_join(self, task: ScheduledTask, lowest: int) -> bool:
         seconds = self.until_deadline(task)
         if self.policy == HYBRID_LATE and lowest < 0:
@@ -161,9 +177,4 @@ def order_batches(policy: str, groups: Sequence[SchedulingGroup], late: dict[str
         ]
     for task in scheduler.tasks:
         task.deadline = -max(late.get(member.name, 0) for member in task.members)
-    batches = []
-    while chosen := scheduler.next():
-        batches.append([member.name for task in chosen for member in task.members])
-        chosen_ids = set(map(id, chosen))
-        scheduler.tasks = [task for task in scheduler.tasks if id(task) not in chosen_ids]
-    return batches
+    return [[member.name for task in tasks for member in task.members] for tasks in scheduler.order_all()]

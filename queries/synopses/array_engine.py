@@ -6,8 +6,9 @@ everything else.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,8 @@ _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 def can_use_arrays(entry: SynopsisEntry) -> bool:
     """Whether a synopsis can be merged here."""
-    return entry.kind == kinds.BASIC and would_use_arrays(entry.expiring, len(entry.groups), entry.columns)
+    by_expiry = entry.expiring and not entry.span
+    return entry.kind == kinds.BASIC and would_use_arrays(by_expiry, len(entry.groups), entry.columns)
 
 
 def would_use_arrays(expiring: bool, groups: int, columns: Iterable[SynopsisColumn]) -> bool:
@@ -263,13 +265,16 @@ class ArraySynopsis:
         for node, stored in store.catalog.read(read).items():
             if stored is None or stored.changed != changes[node]:
                 return False
-            self.slots[node] = self._slot(stored)
+            self.slots[node] = self._make_arrays(stored)[0]
         return True
 
-    def _slot(self, stored: node_store.StoredNode) -> _SlotArrays:
+    def _make_arrays(self, stored: node_store.StoredNode, by: str | None = None) -> tuple[_SlotArrays, Numbers]:
+        """A node as arrays, in the order of another column if one is given, and that column."""
         rows = stored.table()
         numbers = self.numbering.numbers(rows)
-        order = np.argsort(numbers, kind="stable")  # totals are then gone through in one direction
+        ordered_by = np.zeros(0, np.int64) if by is None else np.asarray(rows.column(by).to_numpy(), np.int64)
+        # Totals are then gone through in one direction.
+        order = np.argsort(numbers, kind="stable") if by is None else np.lexsort((numbers, ordered_by))
         values = [
             np.ascontiguousarray(_to_numbers(rows.column(f"c{position}"), column)[order])
             for position, column in enumerate(self.entry.columns)
@@ -284,7 +289,8 @@ class ArraySynopsis:
         ]
         # A group is once in each of the tallies that a node is made of.
         largest = [_greatest_magnitude(column_values) * len(stored.bodies) for column_values in values]
-        return _SlotArrays(stored.changed, numbers[order], values, same, largest)
+        arrays = _SlotArrays(stored.changed, numbers[order], values, same, largest)
+        return arrays, ordered_by if by is None else ordered_by[order]
 
     def _merge_equally(self, one: int, other: int) -> bool:
         first, second = self.entry.columns[one], self.entry.columns[other]
@@ -395,6 +401,86 @@ class ArraySynopsis:
         }
         self.decoded = len(self.numbering), ranking, columns
         return columns
+
+
+_MAX_PIECES = 8
+"""Pieces of a slot's arrays before equal groups in them are merged. Not measured."""
+
+
+@dataclass
+class JoinArrays(ArraySynopsis):
+    """A basic synopsis of a view of a join, as arrays by expiry slot.
+
+    Nodes are of what came with one slide. What a window has of it depends on the expiry alone: so what all nodes have
+    of one expiry slot is added up, and stands at the slot that is `span` earlier: a window of so many slots ends there.
+    """
+
+    loaded: dict[Node, int] = field(default_factory=dict)
+    """When each node that was added was last changed."""
+    pieces: dict[Node, int] = field(default_factory=dict)
+    """Of how many nodes each slot's arrays are."""
+
+    last: int | None = None
+    """The slot before the last one of the window that was asked for last."""
+
+    def load(self, store: Store, changes: Mapping[Node, int], wanted: Iterable[Node]) -> bool:
+        """Bring nodes into memory; false if one has been changed again meanwhile."""
+        window = list(wanted)
+        last, first = window[0].left, window[-1].left
+        changed_since = (changes.get(node) != when for node, when in self.loaded.items() if node.left >= first)
+        if self.last is not None and (last < self.last or any(changed_since)):
+            self.loaded, self.slots, self.pieces = {}, {}, {}
+        expired, self.last = last - self.entry.span, last  # what came by then has expired by now
+        self.loaded = {node: changed for node, changed in self.loaded.items() if node.left > expired}
+        self.slots = {node: arrays for node, arrays in self.slots.items() if node.left > expired}
+        missing = [node for node in window if node in changes and node not in self.loaded]
+
+        def read(tables: Tables) -> dict[Node, node_store.StoredNode | None]:
+            return {node: node_store.read_node(tables, self.entry, node) for node in missing}
+
+        for node, stored in (store.catalog.read(read) if missing else {}).items():
+            if stored is None or stored.changed != changes[node]:
+                return False
+            self._add_node(stored, expired)
+            self.loaded[node] = stored.changed
+        return True
+
+    def _add_node(self, stored: node_store.StoredNode, expired: int) -> None:
+        """Add what a node has to the slots."""
+        arrays, expiries = self._make_arrays(stored, "x")
+        cuts = [0, *(np.flatnonzero(np.diff(expiries)) + 1).tolist(), len(expiries)]
+        for start, stop in pairwise(cuts):
+            place = kinds.slot_node(int(expiries[start]) - self.entry.span)
+            if place.left > expired:
+                values = [column[start:stop] for column in arrays.values]
+                self._add_piece(place, replace(arrays, numbers=arrays.numbers[start:stop], values=values))
+
+    def _add_piece(self, place: Node, added: _SlotArrays) -> None:
+        old = self.slots.get(place)
+        if old is None:
+            self.slots[place], self.pieces[place] = added, 1
+            return
+        values = [np.concatenate(pair) for pair in zip(old.values, added.values, strict=True)]
+        numbers = np.concatenate([old.numbers, added.numbers])
+        largest = [one + other for one, other in zip(old.largest, added.largest, strict=True)]
+        same = old.same if old.same == added.same else list(range(len(values)))
+        self.slots[place] = _SlotArrays(added.changed, numbers, values, same, largest)
+        self.pieces[place] += 1
+        if self.pieces[place] >= _MAX_PIECES:
+            self._merge_pieces(place)
+
+    def _merge_pieces(self, place: Node) -> None:
+        """Every group once."""
+        arrays = self.slots[place]
+        numbers = np.unique(arrays.numbers)
+        values = []
+        for column, column_values, largest in zip(self.entry.columns, arrays.values, arrays.largest, strict=True):
+            if column.merge == "sum" and largest > _SUM_LIMIT:
+                raise TooLargeError
+            totals = _neutral_values(column, len(self.numbering))
+            kernels.merge_totals(totals, arrays.numbers, column_values, column.merge)
+            values.append(totals[numbers])
+        self.slots[place], self.pieces[place] = replace(arrays, numbers=numbers, values=values), 1
 
 
 def _neutral_values(column: SynopsisColumn, count: int) -> Numbers:

@@ -50,7 +50,7 @@ def find_differences(store: Store, snapshot: Snapshot, stream: str, entry: Synop
 def find_problems(store: Store) -> Iterator[str]:
     """What is wrong with the synopses of all streams, in words."""
     with Snapshot(store) as snapshot:
-        for name in snapshot.streams():
+        for name in (*snapshot.streams(), *snapshot.hidden()):
             stream = snapshot.view(name).entry.id
             for entry in store.catalog.read(lambda tables, stream=stream: node_store.read_entries(tables, stream)):  # type: ignore[misc]
                 try:

@@ -162,6 +162,7 @@ class SynopsisLoad:
         uses: Window and period, in slots, of each query.
         subtractable: Whether every column can be taken out again exactly.
         passing: What a row costs in one pass over a basic synopsis, where merging it in DuckDB costs 1.
+        shares: What part of each query it answers; other synopses answer the rest. Nothing: all of it.
     """
 
     slots: int
@@ -171,6 +172,7 @@ class SynopsisLoad:
     uses: tuple[tuple[int, int], ...]
     subtractable: bool
     passing: float = 1.0
+    shares: tuple[float, ...] = ()
 
 
 def kind_costs(load: SynopsisLoad) -> dict[str, float]:
@@ -208,13 +210,16 @@ def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
 # -- a synopsis, or the rows ------------------------------------------------------------------------------------------
 
 _SCAN_ROW = 42e-9
-_STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 3e-3
-_ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.0e-3, 0.1e-3
+_STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 4.5e-3
+_ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.8e-3, 0.1e-3
 _KEPT_BYTE = 4e-9
+_FETCH, _FETCHED_ROW = 2.5e-3, 0.3e-6
+_VIEW, _RESULT = 12e-3, 0.5e-6
 """Seconds of processor time as measured on one machine (`bench standing`, with windows of 60 slots); only their ratios
 matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
 each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
-merge a byte of a node."""
+merge a byte of a node; to put a slide's rows where DuckDB makes nodes of them, and each of these rows; to move a view
+of a join with a slide, and for each result that it gets."""
 BUDGET = 1.0
 """Bytes that the synopses of a stream may take, as a multiple of those of its window."""
 _NEW_FACTOR, _OLD_FACTOR = 0.8, 1.5
@@ -235,6 +240,8 @@ class SynopsisCosts:
     kept: float
     rows: float
     size: float
+    by_arrays: bool = False
+    """Whether its nodes are made without DuckDB."""
 
     def pays(self, *, existing: bool) -> bool:
         """Whether it is worth keeping."""
@@ -284,8 +291,50 @@ def compare_with_rows(
         longest = max(window / period for window, period in load.uses)
         answering += longest * slot_bytes * _KEPT_BYTE * load.passing + finished * _STATEMENT
         answering += _ARRAY_PASS / min(period for _, period in load.uses)
-    rows = sum((_STATEMENT + window * slot_rows * _SCAN_ROW) / period for window, period in load.uses)
-    return SynopsisCosts(keeping + answering, rows, reach * nodes * slot_stored)
+    return SynopsisCosts(
+        keeping + answering,
+        cost_of_rows(load.uses, slot_rows, load.shares),
+        reach * nodes * slot_stored,
+        built_by_arrays,
+    )
+
+
+def compare_join(
+    uses: Sequence[tuple[int, int]], slots: int, rows: float, results: float, synopses: int
+) -> SynopsisCosts:
+    """What a view of a join and its synopses cost, beside joining for each query.
+
+    Args:
+        uses: Window and period, in slots, of each query.
+        slots: Of the longest windows.
+        rows: In these.
+        results: Of the join over these.
+        synopses: How many are made of the view, at most.
+    """
+    came = 2 * results / max(1, slots)  # a result lives for half of a window, on average
+    kept = _VIEW + came * _RESULT + synopses * (_BUILD + came * _SCAN_ROW) + len(uses) * _ARRAY_ANSWER
+    return SynopsisCosts(kept, cost_of_rows(uses, (rows + results) / max(1, slots)), 0.0)
+
+
+def cost_of_rows(uses: Sequence[tuple[int, int]], slot_rows: float, shares: Sequence[float] = ()) -> float:
+    """Seconds per slide to run statements over rows that they share, with windows and periods in slots.
+
+    With `shares`, only so much of each counts.
+    """
+    return sum(
+        share * (_STATEMENT + window * slot_rows * _SCAN_ROW) / period
+        for (window, period), share in zip(uses, shares or (1.0,) * len(uses), strict=True)
+    )
+
+
+def sum_costs(costs: Iterable[SynopsisCosts], slot_rows: float) -> SynopsisCosts:
+    """What several synopses cost together whose nodes DuckDB makes: a slide's rows are put there once for all of them.
+
+    Each may pay if the others are there anyway, and a few of them may still cost more than they save.
+    """
+    each = list(costs)
+    fetching = _FETCH + slot_rows * _FETCHED_ROW
+    return SynopsisCosts(fetching + sum(c.kept for c in each), sum(c.rows for c in each), sum(c.size for c in each))
 
 
 def fit_budget(costs: Mapping[T, SynopsisCosts], budget: float) -> set[T]:

@@ -56,14 +56,25 @@ def plan_answer(store: Store, snapshot: Snapshot, sql: str, synopses: dict[str, 
         CannotSplitError: why none do.
     """
     statement = analyse_statement(store, snapshot, sql)
-    name = next(stream for stream in snapshot.streams() if stream.lower() == statement.stream.name.lower())
-    view = snapshot.view(name)
-    if view.state.slide is None:
-        raise CannotSplitError("the stream has no clock yet")
+    view = _find_view(snapshot, statement)
+    name = view.name
     if name not in synopses:
         synopses[name] = node_cache_of(store).read_catalog(store, view)
     sources = tuple(_find_sources(synopses[name], view, statement, need) for need in statement.shape.needs)
     return AnswerPlan(statement, view, sources)
+
+
+def _find_view(snapshot: Snapshot, statement: SynopsisStatement) -> StreamSnapshot:
+    """The stream that a statement reads, or the view of its join."""
+    names = [*snapshot.streams(), *snapshot.hidden()]
+    view = snapshot.view(next(name for name in names if name.lower() == statement.stream.name.lower()))
+    if view.state.slide is None:
+        raise CannotSplitError("the stream has no clock yet")
+    joined = () if statement.join is None else statement.join.streams
+    inputs = [snapshot.view(stream.definition.name) for stream in joined]
+    if any(each.now != view.now or each.is_past for each in inputs):
+        raise CannotSplitError("the streams that it joins stand at different times")
+    return view
 
 
 def _find_sources(
@@ -140,7 +151,8 @@ def _merged_sql(cache: NodeCache, plan: AnswerPlan, number: int) -> str:
     """The merged groups and columns of one need, in its own order."""
     need, sources = plan.statement.shape.needs[number], plan.sources[number]
     slide = plan.view.state.slide
-    parts = [part for source in sources if (part := _source_sql(cache, need, source, slide)) is not None]
+    slots = plan.statement.slots
+    parts = [part for source in sources if (part := _source_sql(cache, need, source, slide, slots)) is not None]
     groups = [f"g{position}" for position in range(len(need.groups))]
     names = {column.key: f"c{position}" for position, column in enumerate(need.columns)}
     signed = any(sign * source.sign < 0 for source in sources for _, sign in source.nodes)
@@ -153,9 +165,13 @@ def _merged_sql(cache: NodeCache, plan: AnswerPlan, number: int) -> str:
     return f"SELECT {', '.join([*groups, *columns])} FROM ({' UNION ALL '.join(parts)}){grouped}{having}"
 
 
-def _source_sql(cache: NodeCache, need: SynopsisNeed, source: SynopsisWindow, slide: int | None) -> str | None:
+def _source_sql(
+    cache: NodeCache, need: SynopsisNeed, source: SynopsisWindow, slide: int | None, slots: int
+) -> str | None:
     """What one synopsis gives to a need."""
     entry = source.entry
+    if slide is not None and entry.span:  # of shorter windows, results end so much sooner
+        slide += entry.span - slots
     table = cache.loaded[entry.stream, entry.number]
     columns = [f"g{kept} AS g{position}" for position, kept in enumerate(source.groups)]
     columns += [f"c{kept} AS c{position}" for position, kept in enumerate(source.columns)]

@@ -20,7 +20,7 @@ from windrow.catalog.records import SynopsisEntry
 from windrow.fork_safety import keep_in_child
 from windrow.queries.engine import instance
 from windrow.queries.synopses import kinds, node_store
-from windrow.queries.synopses.array_engine import ArraySynopsis, GroupNumbering
+from windrow.queries.synopses.array_engine import ArraySynopsis, GroupNumbering, JoinArrays
 from windrow.queries.synopses.kinds import Node
 from windrow.queries.synopses.node_store import StoredNode
 from windrow.snapshot import StreamSnapshot
@@ -188,7 +188,8 @@ class NodeCache:
         key = entry.stream, entry.number
         arrays = self.arrays.get(key)
         if arrays is None:
-            arrays = self.arrays[key] = ArraySynopsis(entry, GroupNumbering(len(entry.groups)))
+            kind = JoinArrays if entry.span else ArraySynopsis
+            arrays = self.arrays[key] = kind(entry, GroupNumbering(len(entry.groups)))
         return arrays if arrays.load(store, changes, wanted) else None
 
     def _remove(self, loaded: LoadedSynopsis, stale: Sequence[Node]) -> None:

@@ -5,12 +5,15 @@ DISTINCT). Results are cached with the warehouse, since the same standing querie
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from windrow.catalog.environment import catalog_key
+from windrow.catalog.records import JoinedWindows
+from windrow.definitions import HIDDEN_PREFIX, StreamDefinition
 from windrow.errors import QueryError
 from windrow.indexes.bounded_cache import BoundedCache
 from windrow.indexes.row_model import RowModel
@@ -25,6 +28,7 @@ from windrow.queries.sql.parse_tree import Node, parse_statements, walk
 from windrow.queries.sql.split_aggregate import CannotSplitError
 from windrow.queries.sql.statement import Reference, Statement, parse
 from windrow.queries.synopses.decomposition import ROW_ALIAS, DecomposedStatement, decompose_statement
+from windrow.queries.synopses.join_statement import JoinStatement, WindowJoin, column_name, split_join
 from windrow.queries.synopses.partial_aggregates import StatementNeeds, find_needs
 from windrow.snapshot import Snapshot, StreamSnapshot
 from windrow.store import Store
@@ -247,6 +251,12 @@ class SynopsisStatement:
     """Names and DuckDB types of its answer's columns."""
     array_form: ArrayStatement | None = None
     """How arrays answer it, if they can."""
+    join: WindowJoin | None = None
+    """What it joins, if `stream` is a view of that."""
+
+
+NO_JOIN_VIEW = "no view of its join is kept"
+"""Why its rows answer a statement over a join that others could share."""
 
 
 def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisStatement:
@@ -258,16 +268,118 @@ def analyse_statement(store: Store, snapshot: Snapshot, sql: str) -> SynopsisSta
     statement = read_standing_statement(store, sql)
     if statement.explain:
         raise CannotSplitError("it asks for a plan")
-    streams = {name.lower(): name for name in snapshot.streams()}
-    if len(statement.references) != 1 or statement.references[0].schema:
-        raise CannotSplitError("it does not read exactly one stream")
+    if len(statement.references) > 1:
+        return _analyse_join(store, snapshot, statement)
+    (view,) = _find_streams(snapshot, statement)
     reference = statement.references[0]
-    if reference.name.lower() not in streams:
-        raise CannotSplitError("it does not read a stream")
-    view = snapshot.view(streams[reference.name.lower()])
     slots = window_slots(view, reference.window)
     shaped, columns, direct = _find_shape(store, sql, reference, view.schema)
     return SynopsisStatement(statement, reference, shaped, slots, columns, direct)
+
+
+def _find_streams(snapshot: Snapshot, statement: StandingStatement) -> list[StreamSnapshot]:
+    """What a statement reads, if that is nothing but streams."""
+    streams = {name.lower(): name for name in snapshot.streams()}
+    names = ["" if reference.schema else reference.name.lower() for reference in statement.references]
+    if not names or not streams.keys() >= set(names):
+        raise CannotSplitError("it does not read a stream" if len(names) == 1 else "it reads more than streams")
+    return [snapshot.view(streams[name]) for name in names]
+
+
+# -- over a join ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StandingJoin:
+    """A standing statement over a join of windows, and what it needs of synopses of a view of the join."""
+
+    split: JoinStatement
+    reference: Reference
+    """To a view of the join, whichever it will be."""
+    shape: StatementNeeds
+    columns: tuple[tuple[str, str], ...]
+    """Names and DuckDB types of its answer's columns."""
+    array_form: ArrayStatement | None
+
+
+def read_join(store: Store, snapshot: Snapshot, statement: StandingStatement) -> StandingJoin:
+    """A standing statement over several streams, in a join and the rest.
+
+    Raises:
+        CannotSplitError: why only its rows can answer it.
+    """
+    definitions = tuple(view.entry.definition for view in _find_streams(snapshot, statement))
+    cache: BoundedCache[str, tuple[tuple[StreamDefinition, ...], StandingJoin | str]] = store.shared.attached(
+        "standing joins", lambda: BoundedCache(_MAX_SHAPES)
+    )
+    cached = cache.get(statement.text)
+    if cached is None or cached[0] != definitions:
+        cached = definitions, _split_join(store, parse(statement.text), definitions)
+        cache.put(statement.text, cached)
+    if isinstance(cached[1], str):
+        raise CannotSplitError(cached[1])
+    return cached[1]
+
+
+def _split_join(store: Store, statement: Statement, definitions: Sequence[StreamDefinition]) -> StandingJoin | str:
+    with instance.open_cursor(store) as cursor:
+        try:
+            split = split_join(statement, definitions, split_aggregate.read_engine_functions(cursor))
+            over_view = parse(split.sql_over(HIDDEN_PREFIX))
+            (reference,) = over_view.references
+            shape, columns, array_form = _compute_shape(cursor, over_view, reference, split.schema)
+            empty = {
+                each.relation: f"{quote_name(each.relation)} AS ({empty_sql(definition.schema)})"
+                for each, definition in zip(statement.references, definitions, strict=True)
+            }
+            written = _describe_columns(cursor, f"WITH {', '.join(empty.values())} {statement.sql}")
+            if [kind for _, kind in columns] != [kind for _, kind in written]:
+                raise CannotSplitError("its pieces have other types")
+            if array_form is not None:
+                named = [f.with_name(name) for f, (name, _) in zip(array_form.schema, written, strict=True)]
+                array_form = replace(array_form, schema=pa.schema(named))
+            return StandingJoin(split, reference, shape, tuple(written), array_form)
+        except CannotSplitError as error:
+            return str(error)
+        except duckdb.Error:
+            return "its pieces do not stand on their own"
+
+
+def read_joined(store: Store, snapshot: Snapshot, name: str) -> JoinedWindows | None:
+    """Which join a hidden view is of."""
+    cache: BoundedCache[int, tuple[JoinedWindows | None]] = store.shared.attached(
+        "join views", lambda: BoundedCache(_MAX_SHAPES)
+    )
+    number = snapshot.view(name).entry.id
+
+    def read() -> tuple[JoinedWindows | None]:
+        plan = store.catalog.read(lambda tables: tables.get("plans", catalog_key(number)))
+        return (None if plan is None else plan.joined,)
+
+    return cache.get_or_make(number, read)[0]
+
+
+def find_join_view(store: Store, snapshot: Snapshot, split: JoinStatement) -> StreamSnapshot | None:
+    """A view that has all results of a statement's join."""
+    key, wanted = split.join.key, {column_name(place) for place in split.columns}
+    for name in snapshot.hidden():
+        joined = read_joined(store, snapshot, name)
+        if joined is not None and joined.key == key and joined.window >= split.join.window:
+            view = snapshot.view(name)
+            if wanted <= set(view.schema.names):
+                return view
+    return None
+
+
+def _analyse_join(store: Store, snapshot: Snapshot, statement: StandingStatement) -> SynopsisStatement:
+    """What a statement over a join needs of synopses of a view of the join."""
+    joined = read_join(store, snapshot, statement)
+    view = find_join_view(store, snapshot, joined.split)
+    if view is None:
+        raise CannotSplitError(NO_JOIN_VIEW)
+    reference, join = replace(joined.reference, name=view.name), joined.split.join
+    slots = -(-join.window // view.entry.definition.slide)
+    return SynopsisStatement(statement, reference, joined.shape, slots, joined.columns, joined.array_form, join)
 
 
 _REASONS = {

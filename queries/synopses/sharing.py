@@ -15,7 +15,7 @@ from windrow.queries.synopses import predicate_cover
 from windrow.queries.synopses.kinds import BASIC
 from windrow.queries.synopses.node_store import choose_columns
 from windrow.queries.synopses.partial_aggregates import SynopsisNeed
-from windrow.queries.synopses.query_shape import SynopsisStatement, analyse_statement
+from windrow.queries.synopses.query_shape import NO_JOIN_VIEW, SynopsisStatement, analyse_statement
 from windrow.queries.synopses.top_groups import find_top_groups
 from windrow.snapshot import Snapshot
 from windrow.store import Store
@@ -39,7 +39,7 @@ class StandingQuery:
     priority: int
     statement: SynopsisStatement | None
     why: str
-    """Why only its rows can answer it, where they must."""
+    """Why only its rows can answer it, where they must; empty where that was decided by costs."""
     sql: str = ""
     by: str = ""
     """What answers it instead, if a summary does."""
@@ -59,6 +59,8 @@ class WantedSynopsis:
     users: tuple[str, ...]
     uses: tuple[tuple[int, int], ...]
     """Window and period of each use."""
+    shares: tuple[float, ...]
+    """What part of the query each use is: one of as many as the query has needs."""
     merges: frozenset[str] = frozenset()
     """How the columns that somebody asked for are merged."""
     finished: float = 0.0
@@ -102,9 +104,14 @@ def analyse_queries(store: Store, snapshot: Snapshot, entries: Iterable[QueryEnt
                     StandingQuery(entry.name, stream, period, entry.priority, None, top.describe(), entry.sql, by)
                 )
                 continue
+            if statement.join is not None:
+                joined = snapshot.view(statement.stream.name)
+                period = max(1, period * snapshot.view(stream).entry.definition.slide // joined.entry.definition.slide)
+                stream = joined.name
             queries.append(StandingQuery(entry.name, stream, period, entry.priority, statement, "", entry.sql))
         except CannotSplitError as error:
-            queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, str(error), entry.sql))
+            why = "" if str(error) == NO_JOIN_VIEW else str(error)  # when it was decided, that was recorded
+            queries.append(StandingQuery(entry.name, stream, period, entry.priority, None, why, entry.sql))
     return queries
 
 
@@ -139,9 +146,14 @@ def _first_need(need: SynopsisNeed, query: StandingQuery, use: tuple[int, int]) 
         slots=use[0],
         users=(query.name,),
         uses=(use,),
+        shares=(_find_share(query),),
         merges=frozenset(column.merge for column in need.columns),
         finished=_count_finished(query),
     )
+
+
+def _find_share(query: StandingQuery) -> float:
+    return 1.0 if query.statement is None else 1.0 / len(query.statement.shape.needs)
 
 
 def _count_finished(query: StandingQuery) -> float:
@@ -157,6 +169,7 @@ def _join_wanted(
         slots=max(wanted.slots, use[0]),
         users=tuple(dict.fromkeys((*wanted.users, query.name))),
         uses=(*wanted.uses, use),
+        shares=(*wanted.shares, _find_share(query)),
         merges=wanted.merges | {column.merge for column in need.columns},
         finished=wanted.finished + _count_finished(query),
     )
@@ -196,6 +209,7 @@ def _without_covered(by_identity: dict[Identity, WantedSynopsis], schema: pa.Sch
                 slots=max(remaining[other].slots, wanted.slots),
                 users=tuple(dict.fromkeys((*remaining[other].users, *wanted.users))),
                 uses=(*remaining[other].uses, *wanted.uses),
+                shares=(*remaining[other].shares, *wanted.shares),
                 merges=remaining[other].merges | wanted.merges,
             )
     return SharedSynopses(tuple(remaining.values()), covered)
@@ -269,7 +283,9 @@ def _list_rules(
         yield f"SS1: one synopsis for {plural(len(queries), 'query', 'queries')} over {plural(len(lengths), 'window')}"
     if names & {"avg", "mean"}:
         yield "SS2: an average is a kept sum and a kept count"
-    if expiring:
+    if entries[0].span:
+        yield f"SS3: one view of the join for {plural(len(lengths), 'length')} of its windows, kept by expiry slot"
+    elif expiring:
         yield "SS3: kept by expiry slot, so that rows with different lifetimes leave in time"
     covered = any(need.identity in shared.covered for need in needs)
     if covered:

@@ -1,6 +1,7 @@
 """Brings a stream's synopses in line with its standing queries: those that pay are filled, all others dropped."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from msgspec.structs import replace
 
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.lookups import find_stream
-from windrow.catalog.records import Pace, QueryEntry, QueryState, SlideEntry, SynopsisEntry
+from windrow.catalog.records import QueryEntry, QueryState, SlideEntry, StreamEntry, SynopsisEntry
+from windrow.definitions import is_hidden
 from windrow.errors import BusyError, UnknownStreamError
 from windrow.queries.synopses import maintenance, node_store
 from windrow.queries.synopses.array_engine import would_use_arrays
@@ -21,8 +23,10 @@ from windrow.queries.synopses.cost_model import (
     SynopsisLoad,
     choose_kind,
     compare_with_rows,
+    cost_of_rows,
     fit_budget,
     kind_costs,
+    sum_costs,
 )
 from windrow.queries.synopses.kinds import BASIC, INTERVAL, RUNNING
 from windrow.queries.synopses.sharing import (
@@ -69,14 +73,19 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
         entry, _ = store.catalog.read(lambda tables: find_stream(tables, stream))
     except UnknownStreamError:
         return []
-    with maintenance.stream_lock(store, entry.id, stream), Snapshot(store, [stream]) as snapshot:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(maintenance.stream_lock(store, entry.id, stream))
+        entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, entry))
+        several = is_hidden(stream) or any(len(query.reads) > 1 for query in queries)
+        snapshot = stack.enter_context(Snapshot(store, None if several else [stream]))
         view = snapshot.view(stream)
-        entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, view.entry.id))
-        analysed, late = analyse_queries(store, snapshot, queries), _late_share(store, view)
+        late = _late_share(store, view)
+        analysed = [query for query in analyse_queries(store, snapshot, queries) if query.stream == stream]
         current = [synopsis for synopsis in entries if synopsis.slide == view.state.slide]
-        reasons = {query.name: query.why for query in analysed if query.statement is None}
+        reasons = {query.name: query.why for query in analysed if query.statement is None and query.why}
         if kind is None and not keeps_always():
-            reasons |= _Choice(store, view, current, late).find_reasons(analysed)
+            joined = [snapshot.view(name) for name in view.entry.definition.inputs] if is_hidden(stream) else []
+            reasons |= _Choice(store, view, current, late, joined).find_reasons(analysed)
         shared = share_synopses([query for query in analysed if query.name not in reasons], view.schema)
         retained, missing = _compare_entries(shared, current, kind, late)
         obsolete = [synopsis for synopsis in entries if synopsis.number not in {k.number for k in retained}]
@@ -87,18 +96,26 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
             filled = maintenance.fill_synopses(store, snapshot, stream, fresh, chosen)
             maintenance.commit_synopses(store, view.state.ordinal, filled, obsolete)
             retained = [*retained, *(changed.entry for changed in filled)]
-        _record_reasons(store, queries, reasons, view.segments.rows)
+        decided = {each.name: reasons.get(each.name, "") for each in analysed if each.statement or each.why}
+        record_reasons(store, queries, decided, stream, view.segments.rows)
         return retained
 
 
-def _record_reasons(store: Store, queries: Sequence[QueryEntry], reasons: Mapping[str, str], rows: int) -> None:
-    """Put down of each query whether synopses answer it, and with how many rows that was decided."""
+def record_reasons(
+    store: Store, queries: Sequence[QueryEntry], reasons: Mapping[str, str], stream: str = "", rows: int = 0
+) -> None:
+    """Put down why rows answer queries, empty where synopses do, and with how many rows of a stream that was decided.
+
+    Of queries that are paced by another stream, and of those without a reason here, the former stays.
+    """
     with store.catalog.write() as tables:
         for query in queries:
             state: QueryState | None = tables.get("paced", catalog_key(query.id))
-            why = reasons.get(query.name, "")
-            if state is not None and (state.judged, state.from_rows) != (rows, why):
-                tables.put("paced", catalog_key(query.id), replace(state, judged=rows, from_rows=why))
+            if state is not None:
+                judged = rows if query.paces[0].stream == stream else state.judged
+                changed = replace(state, judged=judged, from_rows=reasons.get(query.name, state.from_rows))
+                if changed != state:
+                    tables.put("paced", catalog_key(query.id), changed)
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,8 @@ class _Choice:
     entries: Sequence[SynopsisEntry]
     """What is kept."""
     late: float
+    joined: Sequence[StreamSnapshot] = ()
+    """Of a view of a join: the streams whose rows a statement would have to join."""
 
     def find_reasons(self, queries: Sequence[StandingQuery]) -> dict[str, str]:
         """Why queries are answered from their rows, though synopses could; the others are worth one."""
@@ -122,18 +141,25 @@ class _Choice:
         for identity, measured in zip(unknown, maintenance.measure_nodes(self.store, self.view, probes), strict=True):
             costs[identity] = self._compare(wanted[identity], measured, existing=False)
         paying = {i: cost for i, cost in costs.items() if cost.pays(existing=sizes[i] is not None)}
-        budget = BUDGET * sum(segment.bytes for segment in self.view.segments)
+        together = sum_costs((cost for cost in paying.values() if not cost.by_arrays), self._slot_rows)
+        kept = any(sizes[i] is not None for i, cost in paying.items() if not cost.by_arrays)
+        if not self.joined and not together.pays(existing=kept):
+            paying = {i: cost for i, cost in paying.items() if cost.by_arrays}
+        budget = BUDGET * sum(segment.bytes for view in self.joined or [self.view] for segment in view.segments)
         affordable = fit_budget(paying, budget)
         reasons = {}
         for query in queries:
             needs = () if query.statement is None else query.statement.shape.needs
             for need in needs:
+                cost = costs[need.identity]
                 if need.identity not in paying:
-                    reasons[query.name] = f"its rows cost less: a synopsis {costs[need.identity]}"
+                    pays = cost.pays(existing=sizes[need.identity] is not None)
+                    whose = "all that DuckDB would make" if pays else "a synopsis"
+                    reasons[query.name] = f"its rows cost less: {whose} {together if pays else cost}"
                 elif need.identity not in affordable:
                     reasons[query.name] = (
                         f"others save more in the {budget:,.0f} bytes that synopses may take: it would need "
-                        f"{paying[need.identity].size:,.0f}"
+                        f"{cost.size:,.0f}"
                     )
         return reasons
 
@@ -161,13 +187,13 @@ class _Choice:
         return self.view.segments.rows / slots
 
     def _compare(self, wanted: WantedSynopsis, sizes: maintenance.NodeSizes, *, existing: bool) -> SynopsisCosts:
-        expiring = self.view.entry.definition.model.expires is not None
+        expiring = _is_by_expiry(self.view)
         load = _estimate_load(wanted, sizes.groups, sizes.distinct, self.late, expiring=expiring)
         entry = next((e for e in self._by_identity.get(wanted.identity, ()) if existing), None)
         kind = choose_kind(load)[0] if entry is None else entry.kind
         probe = _make_entry(self.view, wanted, 0, None, self.late) if entry is None else entry
         (plan,) = make_build_plans([probe], self.view.schema)
-        return compare_with_rows(
+        costs = compare_with_rows(
             kind,
             load,
             probe.slots,
@@ -177,6 +203,10 @@ class _Choice:
             built_by_arrays=plan is not None,
             finished=wanted.finished,
         )
+        if not self.joined:
+            return costs
+        rows = self.view.segments.rows + sum(view.segments.rows for view in self.joined)
+        return dataclasses.replace(costs, rows=cost_of_rows(load.uses, rows / _count_slots(self.view), load.shares))
 
 
 def estimate_bytes(entry: SynopsisEntry) -> float:
@@ -185,23 +215,42 @@ def estimate_bytes(entry: SynopsisEntry) -> float:
     return entry.slots * nodes * (entry.slot_stored or node_store.estimate_stored(entry.slot_bytes))
 
 
-def reconcile_all(store: Store, paces: Iterable[Pace]) -> None:
-    """`reconcile_stream` for the streams that pace a query; a stream whose lock is taken is left for the next time."""
-    for stream in dict.fromkeys(pace.stream for pace in paces):
+def reconcile_all(store: Store, streams: Iterable[str]) -> None:
+    """`reconcile_stream` for some streams; one whose lock is taken is left for the next time."""
+    for stream in dict.fromkeys(streams):
         with contextlib.suppress(BusyError):
             reconcile_stream(store, stream)
 
 
 def renew_synopses(store: Store) -> None:
     """Fill synopses and summaries anew where they were taken away: their streams lost rows, or have other columns."""
-    queries: list[QueryEntry] = store.catalog.read(lambda tables: [entry for _, entry in tables.items("queries")])
-    reconcile_all(store, [pace for entry in queries for pace in entry.paces])
+
+    def read(tables: Tables) -> list[str]:
+        hidden = [name for key, _ in tables.raw_items("streams") if is_hidden(name := key.decode())]
+        return [pace.stream for _, entry in tables.items("queries") for pace in entry.paces] + hidden
+
+    reconcile_all(store, store.catalog.read(read))
     renew_summaries(store)
 
 
-def _read_statistics(tables: Tables, stream: int) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
-    queries = [entry for _, entry in tables.items("queries") if any(p.stream_id == stream for p in entry.paces)]
-    return node_store.read_entries(tables, stream), queries
+def _read_statistics(tables: Tables, stream: StreamEntry) -> tuple[list[SynopsisEntry], list[QueryEntry]]:
+    """The synopses of a stream, and the queries that it paces; of a view of a join, those that read what it joins."""
+    name, inputs = stream.definition.name, set(stream.definition.inputs)
+    queries = [entry for _, entry in tables.items("queries")]
+    paced = [query for query in queries if any(pace.stream_id == stream.id for pace in query.paces)]
+    reading = [query for query in queries if set(query.reads) == inputs] if is_hidden(name) else paced
+    return node_store.read_entries(tables, stream.id), reading
+
+
+def _is_by_expiry(view: StreamSnapshot) -> bool:
+    """Whether windows of a stream are told by event and expiry slot; of a view of a join, the latter is enough."""
+    return view.entry.definition.model.expires is not None and not is_hidden(view.name)
+
+
+def _count_slots(view: StreamSnapshot) -> int:
+    """How many slots the rows of a stream live at most."""
+    definition = view.entry.definition
+    return -(-(definition.longest_life or definition.slide) // definition.slide)
 
 
 def _index_entries(entries: Sequence[SynopsisEntry]) -> dict[Identity, list[SynopsisEntry]]:
@@ -232,7 +281,7 @@ def _serves(entry: SynopsisEntry, wanted: WantedSynopsis, kind: str | None, late
     if kind is not None:
         return entry.kind == _allowed_kind(kind, wanted)
     groups, distinct = _sizes(entry, wanted)
-    costs = kind_costs(_estimate_load(wanted, groups, distinct, late, expiring=entry.expiring))
+    costs = kind_costs(_estimate_load(wanted, groups, distinct, late, expiring=entry.expiring and not entry.span))
     # Filling another kind costs a pass over the window, so it must be worth it.
     return entry.kind in costs and costs[entry.kind] <= _REBUILD_FACTOR * min(costs.values())
 
@@ -257,9 +306,7 @@ def _allowed_kind(kind: str, wanted: WantedSynopsis) -> str:
 def _make_entry(
     view: StreamSnapshot, wanted: WantedSynopsis, number: int, kind: str | None, late: float
 ) -> SynopsisEntry:
-    chosen, why = choose_kind(
-        _estimate_load(wanted, *_sizes(None, wanted), late, expiring=view.entry.definition.model.expires is not None)
-    )
+    chosen, why = choose_kind(_estimate_load(wanted, *_sizes(None, wanted), late, expiring=_is_by_expiry(view)))
     if kind is not None:
         chosen, why = _allowed_kind(kind, wanted), "asked for"
     return SynopsisEntry(
@@ -273,6 +320,7 @@ def _make_entry(
         kind=chosen,
         slots=_choose_reach(view, wanted.slots),
         expiring=view.entry.definition.model.expires is not None,
+        span=_count_slots(view) if is_hidden(view.name) else 0,
         floor=0,
         slide=None,
         why=why,
@@ -292,7 +340,7 @@ def _estimate_load(
 ) -> SynopsisLoad:
     subtractable = all(column.subtractable for column in wanted.columns)
     passing = _ROW_COST_OF_ANSWER if would_use_arrays(expiring, len(wanted.groups), wanted.columns) else 1.0
-    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.uses, subtractable, passing)
+    return SynopsisLoad(wanted.slots, groups, distinct, late, wanted.uses, subtractable, passing, wanted.shares)
 
 
 class _KindChooser:
@@ -305,8 +353,15 @@ class _KindChooser:
     def __call__(self, entry: SynopsisEntry, sizes: maintenance.NodeSizes) -> SynopsisEntry:
         """The synopsis with the cheapest kind."""
         identity = entry.where_key, tuple(sorted(k for _, k, _ in entry.groups))
+        by_expiry = entry.expiring and not entry.span
         kind, why = choose_kind(
-            _estimate_load(self.wanted[identity], sizes.groups, sizes.distinct, self.late, expiring=entry.expiring)
+            _estimate_load(
+                self.wanted[identity],
+                sizes.groups,
+                sizes.distinct,
+                self.late,
+                expiring=by_expiry,
+            )
         )
         return replace(
             entry,

@@ -7,8 +7,9 @@ lifetimes differ can a row that expires bring an older one back.
 import numpy as np
 import pyarrow as pa
 
-from windrow.indexes.row_model import Bools, Int64s, to_microseconds
+from windrow.indexes.row_model import Bools, Int64s
 from windrow.native import key_encoding as native_keys
+from windrow.native import rows as native_rows
 from windrow.queries.engine.cursor_pool import PooledCursor
 from windrow.queries.engine.types import quote_name
 from windrow.queries.sql.window_spec import CountWindow, OrderedWindow
@@ -33,9 +34,9 @@ def compare_windows(
     if isinstance(window, CountWindow):  # most keys have fewer rows
         contested = np.bincount(groups, minlength=1)[groups] > window.count
     some, groups = rows.select(contested), groups[contested]
-    times = some.take(time.name)
-    times = times.cast(pa.int64()).to_numpy() if time.type.unit == "ns" else to_microseconds(times)[0]
-    order = np.lexsort((-some.sequence, -times, groups))
+    times = some.take(time.name).cast(pa.int64()).to_numpy() if time.type.unit == "ns" else some.begins
+    places = native_keys.encode([pa.array(each) for each in (groups, times, some.sequence)])
+    order = native_rows.sort_order(None, places, None)[::-1]  # keys together, of each the newest first
     had, has = rows.had.copy(), rows.has.copy()
     pause = 0 if isinstance(window, CountWindow) else window.pause * (1000 if time.type.unit == "ns" else 1)
     for result, alive in ((had, some.had), (has, some.has)):

@@ -13,9 +13,17 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
-from windrow.catalog.records import GroupedStatement, Layout, StreamEntry, StreamState, ViewEntry, ViewInput
+from windrow.catalog.records import (
+    GroupedStatement,
+    JoinedWindows,
+    Layout,
+    StreamEntry,
+    StreamState,
+    ViewEntry,
+    ViewInput,
+)
 from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
-from windrow.definitions import StreamDefinition, check_name, make_definition
+from windrow.definitions import HIDDEN_PREFIX, StreamDefinition, check_name, is_hidden, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
 from windrow.files import disk_errors
 from windrow.formats.html import TableList, TableRecord
@@ -104,6 +112,7 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
     key, keep, recompute = options.key, options.keep, options.recompute
     store.check_writable()
     arguments.check_statement(sql)
+    check_name(name, "view")
     with ExitStack() as stack:
         written = sql
         sql, plan, snapshot = _plan_locked(store, name, sql, options.retroactive, stack, recompute=recompute)
@@ -133,6 +142,22 @@ def create_view(store: Store, name: str, sql: str, options: ViewOptions) -> View
     if grouped is not None:
         _create_grouped(store, replace(draft, written=written), *grouped, schema, options)
     return next(view for view in list_views(store) if view.name == name)
+
+
+def create_join_view(store: Store, name: str, sql: str, joined: JoinedWindows) -> None:
+    """Declare a view of a join that standing queries share, and fill it.
+
+    Args:
+        store: The warehouse.
+        name: A hidden one.
+        sql: The join, of nothing but windows of streams.
+        joined: Which join it is.
+    """
+    with ExitStack() as stack:
+        sql, plan, snapshot = _plan_locked(store, name, sql, (), stack, recompute=False)
+        columns = list(describe_columns(store, name, plan, snapshot.tables))[2:]
+        draft = replace(_draft_view(name, sql, plan, snapshot), joined=joined)
+        _declare(store, draft, plan, columns, snapshot, ViewOptions())
 
 
 def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:
@@ -269,7 +294,8 @@ def expand_statement(store: Store, name: str, sql: str) -> str:
 
 def check_free_name(snapshot: Snapshot, name: str) -> None:
     """Refuse a name that no view can have, or that a stream or table has already."""
-    check_name(name, "view")
+    if not is_hidden(name):
+        check_name(name, "view")
     taken = {existing.lower(): existing for existing in (*snapshot.streams(), *snapshot.tables)}
     if name.lower() in taken:
         raise StreamExistsError(
@@ -399,7 +425,7 @@ def make_view_definition(
         raise ViewError(f"view {view.name!r} has no columns besides its times; select at least one")
     schema = pa.schema([*(pa.field(field.name, field.type) for field in columns), *(pa.field(n, stamp) for n in names)])
     definition = make_definition(
-        view.name,
+        view.name.removeprefix(HIDDEN_PREFIX),
         schema,
         time=time,
         key=options.key,
@@ -417,7 +443,7 @@ def make_view_definition(
     )
     pattern = max(pattern, Pattern.WEAK) if longest is not None else pattern
     inputs = (*view.inputs, *view.results)
-    return replace(definition, origin=origin, inputs=inputs, pattern=str(Pattern(pattern)))
+    return replace(definition, name=view.name, origin=origin, inputs=inputs, pattern=str(Pattern(pattern)))
 
 
 def _fill_view(
@@ -509,7 +535,8 @@ def list_views(store: Store) -> list[View]:
         joins = {record.partials_of or record.name: _list_joins(snapshot, record) for record in joined}
 
     def read(tables: Tables) -> list[View]:
-        shown = (record for _, record in tables.items("plans") if not record.partials_of)
+        records = (record for _, record in tables.items("plans") if not is_hidden(record.name))
+        shown = (record for record in records if not record.partials_of)
         views = (_describe_view(tables, record, joins.get(record.name, ())) for record in shown)
         return TableList(sorted(views, key=lambda view: view.name))
 

@@ -23,7 +23,7 @@ from windrow.queries.views.inputs import (
     find_row_filter,
     may_matter,
 )
-from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows
+from windrow.queries.views.key_rows import KeyedRows, KeySet, PlacedRows, plain_type
 from windrow.queries.views.part_rows import ROW_BITS
 from windrow.queries.views.plan import PlanPart
 from windrow.store import Store
@@ -111,6 +111,10 @@ class InputRows:
         self.columns, self.definition = tuple(columns), state.definition
         self._part, self._state, self._position = part, state, position
         self._before, self._now = interval.before, interval.now
+        self._intervals = {
+            NEW: UpdateInterval(self._before, self._now, self._now),
+            KNOWN: UpdateInterval(self._before, self._before, self._before),
+        }
         self._rows = KeyedRows(store, state.definition, columns, part.window)
         reached = -1 if state.slide is None else state.slide
         self._segments = [s for s in state.segments if state.slide is not None and s.first_slide <= reached]
@@ -150,12 +154,30 @@ class InputRows:
         has = np.concatenate([known.ends > self._now, np.repeat([False, True], counts[1:])])
         return ComparedRows([known, changed.ended, changed.new], had, has)
 
+    def describe(self, changed: ChangedRows) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
+        """Whether there were rows at the last update, and one with a null as its key; and whether there are now."""
+        (name,) = self.columns
+        nulls = pa.table({name: pa.nulls(1, plain_type(self.definition.schema.field(name).type))})
+        rows = self.compare(changed, KeySet(nulls))
+        is_null = rows.take(name).is_null().to_numpy(zero_copy_only=False)
+        lasts = any(self._is_whole(segment) for segment in self._known)
+        every = rows if lasts else self.compare(changed, None)
+        had, has = (
+            (lasts or bool(lived[0].any()), bool((lived[1] & is_null).any()))
+            for lived in ((every.had, rows.had), (every.has, rows.has))
+        )
+        return had, has
+
+    def _is_whole(self, segment: Segment) -> bool:
+        """Whether all rows of a segment are known, and live."""
+        rows_known = find_row_filter(segment, self._position, KNOWN, self._before) == (False, False)
+        window = self._part.window
+        return rows_known and segment.min_exp > self._now and (window is None or segment.min_ts + window > self._now)
+
     def _choose_newest(self, count: int) -> list[Segment]:
         """The known segments that have the newest rows, now or at the last update."""
         for segment in sorted(self._known, key=lambda each: each.min_ts, reverse=True):
-            every = find_row_filter(segment, self._position, KNOWN, self._before) == (False, False)
-            if every and segment.min_exp > self._now:
-                count -= segment.rows
+            count -= segment.rows if self._is_whole(segment) else 0
             if count <= 0:
                 return [each for each in self._known if each.max_ts >= segment.min_ts]
         return self._known
@@ -179,9 +201,8 @@ class InputRows:
 
     def _may_have(self, segment: Segment, which: str) -> bool:
         """Whether a segment may have known rows that lived before, or new ones that live now."""
-        at = UpdateInterval(self._before, self._now, self._now) if which == NEW else UpdateInterval(*[self._before] * 3)
         has_rows = find_row_filter(segment, self._position, which, self._before) is not None
-        return has_rows and may_matter(self._part, segment, at)
+        return has_rows and may_matter(self._part, segment, self._intervals[which])
 
     def _may_expire(self, segment: Segment) -> bool:
         window = self._part.window

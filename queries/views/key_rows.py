@@ -64,13 +64,17 @@ class KeySet:
 
     @cached_property
     def _matcher(self) -> Matcher | None:
-        """Finds keys of whole numbers; None of others, and where a key has a null."""
+        """Finds keys of whole numbers, but no null; None of others, and where one number of several is null."""
         kinds = self.keys.schema.types
         if any(not pa.types.is_integer(kind) or pa.types.is_uint64(kind) for kind in kinds):
             return None
-        if not kinds or len(self) >= 1 << 30 or any(column.null_count for column in self.keys.columns):
+        if not kinds or len(self) >= 1 << 30 or (len(kinds) > 1 and self._has_null):
             return None
-        return Matcher([column.to_numpy() for column in self.keys.columns])
+        return Matcher([column.drop_null().to_numpy() for column in self.keys.columns])
+
+    @cached_property
+    def _has_null(self) -> bool:
+        return any(column.null_count for column in self.keys.columns)
 
     @cached_property
     def _encoded(self) -> pa.Array:
@@ -92,8 +96,15 @@ class KeySet:
         """
         columns = [rows.column(name) for name in names]
         if self._matcher is not None:
-            positions: Int64s = self._matcher.match(columns)[0]
-            return positions
+            some = self._matcher.match(columns)[0] if self._matcher.distinct else np.empty(0, np.int64)
+            if not self._has_null:
+                return some
+            nulls = [
+                np.flatnonzero(chunk.is_null()) + (number << ROW_BITS)
+                for number, chunk in enumerate(columns[0])
+                if chunk.null_count
+            ]
+            return np.sort(np.concatenate([some, *nulls]))
         pieces = [
             self._find_in_chunk([column[chunk] for column in columns]) + (chunk << ROW_BITS)
             for chunk in range(len(columns[0]))
@@ -296,9 +307,10 @@ def _take(
     """The values of a column at some positions."""
     full = definition.stored_schema
     field = full.field(name)
+    is_text = pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
     taken = []
     for segments, positions in pieces:
-        repeats = name in cache.find_repeating(segments, full)
+        repeats = is_text and name in cache.find_repeating(segments, full)
         taken.append(take_values(cache.read_column(segments, compact_column(field, repeats), full), positions))
     if len(taken) == 1:
         return taken[0]

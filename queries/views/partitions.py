@@ -79,6 +79,8 @@ class _Analysis:
         self.begins, self.ends, self.prefix = quote_name(begins), quote_name(ends), prefix
         self.links: list[tuple[_Column, _Column]] = []
         self.watched: set[int] = set()
+        self.not_in: dict[int, int] = {}
+        self.divided = True
         self.edits: list[_Edit] = []
         offsets = [part.reference.span for part in parts]
         self.by_place = {
@@ -102,7 +104,9 @@ class _Analysis:
         source = self._read_select(tree, nested=False)
         alone = frozenset(part.number for part in source.visible) - self.watched
         join = self._find_plain_join(tree, source)
-        partition = Partition(self._choose_columns(), frozenset(self.watched), alone, source.life, join)
+        watched = frozenset(self.watched)
+        columns = self._choose_columns()
+        partition = Partition(columns, watched, alone, source.life, join, self.not_in, divided=self.divided)
         return PartitionedStatement(partition, self._edit_select(tree, source, self._tokens))
 
     # -- what depends on what ------------------------------------------------------------------------------------------
@@ -172,9 +176,13 @@ class _Analysis:
         for term in parse_tree.split_conjuncts(select["where_clause"]):
             self._link(term, inner.visible, outer.visible, inner_first=True)
         if kind == "ANY":
-            # NOT IN depends on every row of the subquery: one null in it, and no row fulfils it.
-            if negated or asked["comparison_type"] != "COMPARE_EQUAL" or len(select["select_list"]) != 1:
+            if asked["comparison_type"] != "COMPARE_EQUAL" or len(select["select_list"]) != 1:
                 raise NotPartitionedError
+            if negated:
+                # Whether there is a row, and one with a null, is only known of whole streams.
+                if len(outer.visible) > 1 or len(inner.every) > 1 or select["where_clause"] is not None:
+                    raise NotPartitionedError
+                self.not_in[inner.visible[0].number] = outer.visible[0].number
             column, value = _resolve(select["select_list"][0], inner.visible), _resolve(asked["child"], outer.visible)
             self._link_columns(column, value)
         return _Source(outer.visible, (*outer.every, *inner.every), outer.life)
@@ -214,14 +222,17 @@ class _Analysis:
                 classes.remove(other)
                 linked |= other
             classes.append(linked)
-        shared = []
+        shared, divides = [], []
         for each in classes:
             columns = {number: min(c for n, c in each if n == number) for number, _ in sorted(each)}
             kinds = {_type_of(self.parts[number], column) for number, column in columns.items()}
             if len(columns) == len(self.parts) and len(kinds) == 1 and is_exact(kinds.pop()):
                 shared.append(columns)
+                # A row whose two columns differ has no partner among two parts, but one part each among three.
+                divides.append(len(each) == len(columns) or len(columns) == 2)
         if not shared:
             raise NotPartitionedError
+        self.divided = all(divides)
         return {part.number: tuple(columns[part.number] for columns in shared) for part in self.parts}
 
     def _find_plain_join(self, select: Node, source: _Source) -> PlainJoin | None:

@@ -1,7 +1,7 @@
 """The plan of a view: the parts that its statement reads, the columns that join them, and the SQL that is run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from windrow.definitions import StreamDefinition
@@ -119,6 +119,9 @@ class Partition:
         alone: Parts of which a result has one row, and no other row of the same part has anything to do with it.
         life: The longest that a result can live; None: for ever.
         join: The whole statement, if it is no more than that.
+        not_in: Parts of which a column must not be IN: one row of such a part with a null there, and nothing is. Each
+            with the part that is compared with it, of which a null is only not in it while it is empty.
+        divided: Whether rows with other values in the columns can be left aside; if not, all rows are compared.
         window: Of a selection from a count or session window.
         shown: Of the same, the columns of the result that have those values.
     """
@@ -128,6 +131,8 @@ class Partition:
     alone: frozenset[int]
     life: int | None
     join: PlainJoin | None = None
+    not_in: Mapping[int, int] = field(default_factory=dict)
+    divided: bool = True
     window: OrderedWindow | None = None
     shown: tuple[str, ...] = ()
 

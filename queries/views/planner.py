@@ -234,9 +234,7 @@ def _plan_count_window(
     window, definition = part.reference.window, part.definition
     if len(parts) > 1 or definition is None or not isinstance(window, OrderedWindow):
         return None
-    unordered = update_patterns.label_query(
-        statement.tree, lambda _: update_patterns.label_stream(definition, AllRows())
-    )
+    unordered = update_patterns.label_query(statement.tree, lambda _: Label(Pattern.WEAK, ""))
     if unordered.pattern is Pattern.STRICT or statement.tree["type"] != "SELECT_NODE" or statement.tree["modifiers"]:
         return None
     window = resolve_keys(definition.name, definition.schema, window)

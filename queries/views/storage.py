@@ -57,6 +57,8 @@ def to_stream_rows(
             ends = begins
         else:
             begins, ends = (batch.column(position).to_numpy(zero_copy_only=False) for position in (0, 1))
+        if view.joined is not None:  # only the end counts; so a slide changes no earlier slot of its synopses
+            begins = np.full(batch.num_rows, interval.now, np.int64)
         bounds = {definition.time: pa.array(begins)}
         if definition.expires is not None:
             over = ends <= interval.now
@@ -94,7 +96,7 @@ class RowEnding(NamedTuple):
 def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
     """Of the rows of two tables with the same columns, which have an equal row in the other one, each copy its own."""
     rows = pa.concat_arrays([native_keys.encode(table.columns) for table in (one, other)])
-    groups = rows.dictionary_encode().indices.to_numpy()
+    groups = rows.dictionary_encode().indices.to_numpy().astype(np.int64)
     sides = groups[: one.num_rows], groups[one.num_rows :]
     copies = [np.bincount(side, minlength=int(groups.max(initial=0)) + 1) for side in sides]
     return _rank(sides[0]) < copies[1][sides[0]], _rank(sides[1]) < copies[0][sides[1]]
@@ -102,10 +104,10 @@ def match_copies(one: pa.Table, other: pa.Table) -> tuple[Bools, Bools]:
 
 def _rank(groups: Int64s) -> Int64s:
     """The number of each member among those of its group."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
+    order = native_rows.sort_order(None, None, groups)
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
     rank = np.empty(len(groups), np.int64)
-    rank[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    rank[order] = np.arange(len(groups)) - np.repeat(starts, np.diff(starts, append=len(groups)))
     return rank
 
 

@@ -7,8 +7,9 @@ second has come. So no row need say why it is there, and late rows, lagging inpu
 cases.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from windrow.indexes.arrow_arrays import to_arrow
@@ -51,6 +52,8 @@ class StrictUpdate:
         """No duplicates are eliminated here."""
         self._came: Iterator[pa.RecordBatch] = iter(())
         """The results that came."""
+        self._reads_all = not self.partition.divided
+        """Whether any row may have come into the result or left it, whatever its values."""
         self._temporary: list[str] = []
 
     def find_endings(self) -> list[RowEnding]:
@@ -105,15 +108,31 @@ class StrictUpdate:
             for number, rows in changed.items()
             if any(map(len, rows))
         }
+        if not keys:
+            return {}
+        nulls = {n: inputs[n].describe(changed[n]) for n in self.partition.not_in}
+        if any(had[1] and has[1] for had, has in nulls.values()):
+            return {}  # there was no result, and there is none
+        self._reads_all |= any(had != has for had, has in nulls.values())
         newest = window.count if isinstance(window, CountWindow) and not window.keys else None
         compared = dict[int, ComparedRows]()
-        for part in self.plan.parts if keys else ():
+        for part in self.plan.parts:
             # What a new row of such a part does has nothing to do with the others of that part.
             alone = part.number in self.partition.alone
             other_keys = [table for n, tables in keys.items() if n != part.number or not alone for table in tables]
-            wanted = KeySet.collect(other_keys, schema)
+            wanted = None if self._reads_all else KeySet.collect(other_keys, schema)
             compared[part.number] = inputs[part.number].compare(changed[part.number], wanted, newest)
+        if not self._reads_all:
+            self._leave_nulls_out(compared, {self.partition.not_in[n] for n, (_, has) in nulls.items() if has[0]})
         return compared
+
+    def _leave_nulls_out(self, compared: dict[int, ComparedRows], numbers: Iterable[int]) -> None:
+        """Leave out rows that are no results: a null is not known not to be in anything that has rows."""
+        for number in numbers:
+            (name,) = self.partition.columns[number]
+            compared[number] = compared[number].select(
+                ~compared[number].take(name).is_null().to_numpy(zero_copy_only=False)
+            )
 
     def _open_input(self, part: PlanPart) -> InputRows:
         state, position = self._state(part), self.update.positions[part.name]
@@ -159,7 +178,12 @@ class StrictUpdate:
     def _compute_changes(self, changed: Mapping[int, ComparedRows]) -> pa.Table:
         """Find what came, for `compute_results`, and give what has gone: its columns, and when it began and ends."""
         join, previous, now = self.partition.join, self.update.previous, self.update.interval.now
-        if join is not None and previous is not None and can_join_plainly(join, self.plan.parts, previous.definition):
+        if (
+            join is not None
+            and previous is not None
+            and not self._reads_all
+            and can_join_plainly(join, self.plan.parts, previous.definition)
+        ):
             changes = PlainJoinChanges(join, [changed[part.number] for part in self.plan.parts], now)
             self._came = changes.read_new(self.plan.begins, self.plan.ends, BATCH_ROWS)
             return changes.read(changes.gone, self.plan.begins, self.plan.ends)
@@ -219,7 +243,8 @@ class StrictUpdate:
         keys = KeySet.collect([gone.select(schema.names).cast(schema)], schema) if schema.names else None
         segments = [segment for segment in previous.segments if segment.max_exp > now]
         stored = KeyedRows(self.store, definition, definition.key).read(segments, keys)
-        stored = stored.select(stored.last_ends > now)
+        begins = gone.column(self.plan.begins).to_numpy()
+        stored = stored.select((stored.last_ends > now) & np.isin(stored.begins, begins))
         hidden = (definition.time, definition.expires)
         # Where lists and structs are shown, whole keys are replaced, so that it does not matter which row has which.
         names = [f.name for f in definition.schema if f.name not in hidden and not pa.types.is_nested(f.type)]

@@ -188,6 +188,26 @@ def test_partitions_are_sources_and_a_silent_one_does_not_stop_the_window(broker
         assert progress == {name: in_micros(topic.reached(partition)) for partition, name in enumerate(names)}
 
     assert driver.run(*topic.arguments)["rows"] == 0
+    # What is in the status is of the last batch, and this process asks neither Spark nor Kafka for it.
+    topic.send(0, [16.5 + n / 100 for n in range(30)])
+    driver.begin(*topic.arguments, "--option", "maxOffsetsPerTrigger=4")
+    lags = {0}
+    with windrow.open(topic.path) as wh:
+        while not driver.has_ended():
+            position = {each.name: (each.offset, each.lag) for each in wh.stream("calls").partitions}["calls-0"]
+            assert sum(position) in (47, 77)
+            lags.add(position[1])
+            time.sleep(0.02)
+        done = driver.end()
+        assert done["code"] == 0, done["output"]
+        assert len(lags) > 2, lags
+        left = {each.name: (each.offset, each.lag) for each in wh.stream("calls").partitions}
+        assert left == {"calls-0": (77, 0), "calls-1": (41, 0), "calls-2": (22, 0)}
+        assert all(each.seen <= dt.datetime.now(dt.UTC) for each in wh.stream("calls").partitions)
+    said = CliRunner().invoke(cli.windrow, ["status", "-w", str(topic.path)])
+    assert "calls reads 3 partitions of Kafka and was 0 offsets behind, as last seen at 20" in said.output
+    said = CliRunner().invoke(cli.windrow, ["stream", "show", "calls", "-w", str(topic.path), "--json"])
+    assert [each["offset"] for each in json.loads(said.output)["partitions"]] == [77, 41, 22]
     topic.verify()
 
 

@@ -28,6 +28,10 @@ SEED = 20261118
 NOW = NOON + dt.timedelta(minutes=12)
 
 
+UNMET = "SELECT p.ts AS at, p.src, p.len FROM packets p ANTI JOIN calls [WINDOW 1 MINUTE] c ON p.src = c.src"
+"""A view of which later calls end rows."""
+
+
 def at(seconds: float) -> dt.datetime:
     return NOON + dt.timedelta(seconds=seconds)
 
@@ -60,6 +64,7 @@ def wh(rows: dict[str, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathF
             "leases", LEASES, time="ts", key="src", slide="1 minute", expires="gone", max_lifetime="30 minutes"
         )
         wh.create_view("short", "SELECT ts, src, len FROM packets WHERE len < 200", key="src")
+        wh.create_view("unmet", UNMET, key="src")
         wh.add_query("counted", "SELECT count(*) AS n FROM packets [WINDOW 2 MINUTES SLIDE 2 MINUTES]", missed="every")
         for minute in range(12):
             for name, kept in rows.items():
@@ -122,6 +127,8 @@ CASES = [
      f"SELECT (SELECT max(len) FROM {last(240, 'calls')} WHERE src < 40), 'it''s [WINDOW 1 MINUTE]', count(*) FROM short"),
     ("SELECT `src`, len FROM `packets` [FROM TIMESTAMP '2025-01-01 12:05:00Z' TO TIMESTAMP '2025-01-01 12:06:30Z'] WHERE note = 'b c'",
      "SELECT src, len FROM packets WHERE note = 'b c' AND ts > TIMESTAMPTZ '2025-01-01 12:05:00Z' AND ts <= TIMESTAMPTZ '2025-01-01 12:06:30Z'"),
+    ("SELECT src, count(*), sum(len) FROM unmet WHERE len > 50 GROUP BY src",
+     f"SELECT src, count(*), sum(len) FROM packets WHERE len > 50 AND src NOT IN (SELECT src FROM {last(60, 'calls')}) GROUP BY src"),
     ("SELECT src, len FROM packets [ROWS 7]", "SELECT src, len FROM packets ORDER BY ts DESC LIMIT 7"),
 ]  # fmt: skip
 
@@ -247,6 +254,24 @@ def test_results_and_system_tables_can_be_read(spark, wh):
     df = windrow.spark.sql(spark, wh, "SELECT s.stream, c.n FROM windrow.streams s CROSS JOIN counted c")
     expected = wh.sql("SELECT s.stream, c.n FROM windrow.streams s CROSS JOIN counted c").fetchall()
     assert collected(df) == sorted(repr(row) for row in expected)
+
+
+def test_summaries_can_be_read(spark, wh, rows):
+    wh.create_summary("heavy", "SELECT src, count(*) AS n FROM packets GROUP BY src", frequent=8)
+    try:
+        for clause in ("", " [WINDOW 2 MINUTES]"):
+            text = f"SELECT h.src, h.lower, h.upper, h.certain FROM heavy{clause} h"
+            ours = windrow.spark.sql(spark, wh, text)
+            assert collected(ours) == sorted(repr(row) for row in wh.sql(text).fetchall())
+        joined = "SELECT count(*) FROM packets p JOIN heavy h ON p.src = h.src WHERE h.certain"
+        bounds = windrow.spark.sql(spark, wh, joined).collect()
+        assert [tuple(row) for row in bounds] == wh.sql(joined).fetchall()
+        true_counts = dict(plain(rows, "SELECT src, count(*) FROM packets GROUP BY src"))
+        shown = windrow.spark.sql(spark, wh, "SELECT src, lower, upper FROM heavy").collect()
+        assert shown
+        assert all(lower <= true_counts[src] <= upper for src, lower, upper in shown)
+    finally:
+        wh.drop_summary("heavy")
 
 
 def test_values_are_bound_and_the_sessions_own_views_stay(spark, wh, rows):
@@ -423,3 +448,12 @@ def test_a_mistake_pins_nothing(spark, tmp_path):
             with pytest.raises(windrow.WindrowError):
                 windrow.spark.sql(spark, wh, text)
         assert wh.status().readers == 0
+
+
+def test_rows_that_a_view_has_ended_are_not_read(spark, wh, rows):
+    with wh.snapshot() as snapshot:
+        assert any(segment.ended for segment in snapshot.view("unmet").segments)
+    frame = windrow.spark.read(spark, wh, "unmet", columns=["src", "len"])
+    expected = plain(rows, f"SELECT src, len FROM packets WHERE src NOT IN (SELECT src FROM {last(60, 'calls')})")
+    assert collected(frame) == sorted(map(repr, expected))
+    windrow.spark.release(frame)

@@ -210,6 +210,19 @@ def test_rows_that_come_while_a_file_is_made_are_found_behind_it(path: Path) -> 
         assert values(wh.sql("SELECT v FROM s")) == [1, 2, 30, 40]
 
 
+def test_rows_that_no_slide_had_taken_in_change_no_earlier_answer(path: Path) -> None:
+    """So answers as of then are all that there was, and do not say otherwise."""
+    with create(path) as wh:
+        wh.append("s", table([(0, 1), (0, 2)]), batch_id="a")
+        wh.slide("s", to=START + MINUTE)
+        commit = wh.sql("SELECT 1 FROM s").version
+        wh.append("s", table([(1, 3), (1, 4)]), batch_id="b")
+        assert wh.append("s", table([(1, 5)]), batch_id="b", replace=True).replaced == 2
+        assert wh.sql(f"SELECT v FROM s [AS OF COMMIT {commit}]").windows[0].revoked == ()
+        assert wh.append("s", table([(0, 6)]), batch_id="a", replace=True).replaced == 2
+        assert len(wh.sql(f"SELECT v FROM s [AS OF COMMIT {commit}]").windows[0].revoked) == 1
+
+
 def test_what_cannot_be_corrected_is_refused_and_nothing_changes(path: Path) -> None:
     with create(path) as wh:
         with pytest.raises(DefinitionError, match="by its batch_id; give one"):

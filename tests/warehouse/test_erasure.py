@@ -254,6 +254,10 @@ def test_a_published_version_keeps_rows_until_its_hold_is_over_and_no_longer(pat
         fill(wh, 0, 8)
         wh.publish("s")
         versions = [wh.publications()[0].version]
+        foreign = path / f"streams/s/_delta_log/{2:020d}.json"
+        foreign.write_text("{}")
+        assert "written by somebody else" in wh.erase("s", keys=["emil"]).held_by[-1]
+        foreign.unlink()
         for _ in range(2):
             report = wh.erase("s", keys=[SECRET])
             assert not report.gone

@@ -6,7 +6,7 @@ import xxhash
 
 from windrow.catalog.environment import Catalog, Tables, catalog_key, decode_last_int
 from windrow.catalog.records import StreamEntry, StreamState
-from windrow.definitions import DEFAULT_SOURCE, check_label
+from windrow.definitions import DEFAULT_SOURCE, check_label, is_hidden
 from windrow.errors import FormatError, UnknownSourceError, UnknownStreamError, ViewError
 
 
@@ -14,7 +14,7 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
     """A stream's records, or an error that names the streams there are."""
     entry = tables.get("streams", name.encode())
     if entry is None:
-        names = [key.decode() for key, _ in tables.raw_items("streams")]
+        names = [other for key, _ in tables.raw_items("streams") if not is_hidden(other := key.decode())]
         raise UnknownStreamError(
             f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
         )

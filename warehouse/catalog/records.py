@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from windrow.definitions import StreamDefinition
+from windrow.definitions import StreamDefinition, is_hidden
 from windrow.errors import AccessError
 from windrow.indexes.partitioners import Index, Partitioner
 from windrow.indexes.segments import Histogram, Segment
@@ -277,6 +277,10 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     sources: tuple[str, ...] = ()
     """All that its rows came from, if they say so themselves; `source` is empty then."""
+    partitions: dict[str, tuple[int, int]] = {}
+    """Of each partition of Kafka, by topic-partition: the next offset, and how many lay behind it at `seen`."""
+    seen: int = 0
+    """When Kafka was asked for its last offsets, before the batch was read."""
 
 
 class RejectedEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -505,6 +509,8 @@ class ViewEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a view with GROUP BY that is kept from new rows, and of the view of its partial aggregates."""
     partials_of: str = ""
     """Of a view of partial aggregates: the view that finishes them."""
+    joined: "JoinedWindows | None" = None
+    """Of a view of a join that standing queries share: which join it is."""
 
 
 class GroupedStatement(msgspec.Struct, frozen=True, kw_only=True):
@@ -524,6 +530,15 @@ class GroupedStatement(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of the statement over ``{finished}`` aggregates."""
     names: tuple[str, ...]
     """The columns of its result."""
+
+
+class JoinedWindows(msgspec.Struct, frozen=True, kw_only=True):
+    """A join of windows of which standing queries keep a view in common."""
+
+    key: str
+    """What joins that it serves have in common; see `queries.synopses.join_statement`."""
+    window: int
+    """The length of the shortest of its windows; of each join that it serves, at least as long as that one's."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -803,6 +818,9 @@ class SynopsisEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How many slots back it reaches."""
     expiring: bool
     """Whether groups are kept apart by expiry slot, since lifetimes differ."""
+    span: int = 0
+    """Of a view of a join that standing queries share: in how many slots a result expires at most; windows that are
+    shorter by some slots leave out what expires so much sooner. 0: of all other streams."""
     floor: int
     """Slots up to this one are gone."""
     slide: int | None
@@ -922,7 +940,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, name: str) -> bool:
         """Whether a relation may be used at all; names are compared as SQL does."""
-        return self.grants is None or name.lower() in self._folded()
+        return not is_hidden(name) and (self.grants is None or name.lower() in self._folded())
 
     def columns(self, name: str) -> tuple[str, ...] | None:
         """The columns of a relation that may be used, None for all."""

@@ -129,6 +129,12 @@ def show_status(warehouse: "WarehouseStatus") -> None:
                 terminal.say(
                     f"{stream.name} waits for source {source.name!r}, which {'failed' if source.failed else reached}"
                 )
+        if stream.partitions:
+            behind, oldest = sum(each.lag for each in stream.partitions), min(each.seen for each in stream.partitions)
+            terminal.say(
+                f"{stream.name} reads {terminal.count(len(stream.partitions), 'partition')} of Kafka and was "
+                f"{terminal.count(behind, 'offset')} behind, as last seen at {format_time(oldest)}"
+            )
         if stream.relayout is not None:
             from windrow.cli.streams import describe_remaining
 

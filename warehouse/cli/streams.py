@@ -257,6 +257,7 @@ def show(session: Session, name: str) -> None:
         facts.insert(9, ("relayout", describe_remaining(status.relayout)))
     terminal.print_pairs(facts)
     show_sources(status)
+    show_partitions(status)
 
 
 def _describe_pattern(status: "StreamStatus") -> str:
@@ -311,6 +312,15 @@ def show_sources(status: "StreamStatus") -> None:
             (source.name, show_time(source.progress), f"{source.rows:,}", f"{source.rejected:,}", terminal.names(state))
         )
     terminal.print_table(columns, rows, right=("rows", "rejected"))
+
+
+def show_partitions(status: "StreamStatus") -> None:
+    """Print where the queries of a stream are in Kafka, as a table."""
+    if status.partitions:
+        terminal.say("")
+        columns = ("partition", "next offset", "lag", "seen")
+        rows = [(each.name, f"{each.offset:,}", f"{each.lag:,}", show_time(each.seen)) for each in status.partitions]
+        terminal.print_table(columns, rows, right=("next offset", "lag"))
 
 
 def stream_to_json(status: "StreamStatus") -> dict[str, Any]:
@@ -375,6 +385,7 @@ def stream_state_to_json(status: "StreamStatus") -> dict[str, Any]:
         "missing": list(status.missing),
         "spoken_for": list(status.spoken_for),
         "sources": sources,
+        "partitions": [terminal.to_record(each, instants=("seen",)) for each in status.partitions],
         **{name: getattr(status, name) for name in counters},
     }
 

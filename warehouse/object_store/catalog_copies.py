@@ -209,10 +209,10 @@ class CatalogCopies:
 
 def superseded_error(root: Path, successor: EpochEntry) -> StorageError:
     """Why nothing is committed any more."""
-    return StorageError(
-        f"warehouse {root} was restored from its object store by {successor.host}, as epoch {successor.epoch}, and is "
-        "changed there; this one can be read only"
-    )
+    who = f"was restored from its object store by {successor.host}, as epoch {successor.epoch}, and is changed there"
+    if not successor.nonce:
+        who = f"goes on in {successor.host}, which was the first to copy its catalog to the object store"
+    return StorageError(f"warehouse {root} {who}; this one can be read only")
 
 
 @contextlib.contextmanager

@@ -50,6 +50,16 @@ def claim_first(objects: ObjectStore, nonce: str) -> EpochEntry:
     return mine
 
 
+def refuse_unconditional(objects: ObjectStore) -> None:
+    """Refuse to take a warehouse over where two machines could both believe that they have."""
+    if not objects.has_conditional_writes:
+        raise StorageError(
+            f"{objects.location.uri} cannot be taken over: {objects.location.scheme} is used without conditional "
+            "writes, by which one of several machines is chosen; copy its objects to s3 or into a folder, and restore "
+            "from there"
+        )
+
+
 def claim_next(objects: ObjectStore, epoch: int) -> EpochEntry:
     """Claim the epoch after `epoch`, or the first free one after it, for this machine."""
     for newest in find_epochs(objects, epoch):

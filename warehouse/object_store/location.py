@@ -5,6 +5,7 @@ write, it refuses.
 """
 
 import contextlib
+import datetime as dt
 import io
 import os
 import re
@@ -169,7 +170,9 @@ class ObjectStore:
         from pyarrow import fs
 
         if self.location.scheme == "gs":
-            return fs.GcsFileSystem(), f"{self.location.host}/{self.location.prefix}".strip("/")
+            # By itself Arrow would ask for credentials or an answer for a quarter of an hour.
+            patient = fs.GcsFileSystem(retry_time_limit=dt.timedelta(seconds=_REQUEST_SECONDS))
+            return patient, f"{self.location.host}/{self.location.prefix}".strip("/")
         opened, path = fs.FileSystem.from_uri(self.location.uri)
         return opened, path
 
@@ -202,11 +205,7 @@ class ObjectStore:
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         """Write an object unless one of the name is there; False if one is. Of all who try, one succeeds."""
-        del content
-        raise StorageError(
-            f"{self.uri(name)} could not be written: {self.location.scheme} is used without conditional writes, by "
-            "which one of several machines is chosen; use s3 or file"
-        )
+        raise NotImplementedError(f"{name} of {len(content)} bytes: has_conditional_writes says no")
 
     def fetch(self, name: str, sink: Sink) -> None:
         """Write the bytes of an object into `sink`, by one request where the store is S3."""

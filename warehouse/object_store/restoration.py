@@ -52,6 +52,7 @@ def restore_from_store(
     location, root = parse_location(uri), check_path(path).absolute()
     place = root / "catalog" if catalog is None else check_path(catalog).absolute()
     objects = open_objects(location)
+    epochs.refuse_unconditional(objects)
     with disk_errors(f"restoring {location.uri} to {root}"):
         if read_marker(root) is not None:
             raise FormatError(f"{root} holds a warehouse already; choose a new or empty folder")

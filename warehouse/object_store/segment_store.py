@@ -338,6 +338,7 @@ def take_over(catalog: Catalog) -> bool:
     if entry is None:
         return False
     objects, last = open_objects(parse_location(entry.uri)), catalog.read(read_copy)
+    epochs.refuse_unconditional(objects)
 
     def check_copy() -> None:
         published = epochs.find_copy(objects, entry.epoch)

@@ -9,6 +9,7 @@ from typing import Any
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key
 from windrow.catalog.records import Role, RunEntry
+from windrow.definitions import is_hidden
 from windrow.queries.periodic.counters import ServerCounters
 from windrow.store import Store
 
@@ -92,7 +93,7 @@ class EventFeed:
     def _read_state(self, before: _CatalogState | None = None) -> _CatalogState:
         def read_records(tables: Tables) -> _CatalogState:
             slides, queries, revised = {}, {}, list[RunEntry]()
-            for _, entry in tables.items("streams"):
+            for entry in (entry for key, entry in tables.items("streams") if not is_hidden(key.decode())):
                 state = tables.get("states", catalog_key(entry.id))
                 now = None if state.slide is None else entry.definition.model.slot_end(state.slide)
                 slides[entry.definition.name] = state.ordinal, state.slide, now, tuple(state.missing)

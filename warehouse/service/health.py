@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from windrow import times
 from windrow.background import background_of
 from windrow.catalog.environment import ENGINE, Tables
+from windrow.definitions import is_hidden
 from windrow.locks import is_held
 from windrow.service.role_session import RoleSession
 from windrow.store import Store
@@ -38,7 +39,8 @@ def read_health(service: "Service", session: RoleSession) -> dict[str, Any]:
 
     def read(tables: Tables) -> tuple[int, int, int, int]:
         waiting = sum(len(record.files) for _, record in tables.items("reclaim"))
-        return tables.version, waiting, tables.count("streams"), tables.count("queries")
+        streams = sum(not is_hidden(key.decode()) for key, _ in tables.raw_items("streams"))
+        return tables.version, waiting, streams, tables.count("queries")
 
     commit, waiting, streams, queries = store.catalog.read(read)
     disk = shutil.disk_usage(store.root)

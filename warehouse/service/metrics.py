@@ -159,6 +159,13 @@ class _MetricsOf(Collector):
             if each.now is not None:
                 lags.add_metric((each.name,), (wall - times.parse_instant(each.now)) / times.SECOND)
         yield lags
+        left = GaugeMetricFamily(
+            "windrow_kafka_lag_offsets", "Offsets behind the last batch when it began.", labels=("stream", "partition")
+        )
+        for each in visible:
+            for partition in each.partitions:
+                left.add_metric((each.name, partition.name), partition.lag)
+        yield left
         behind = 0 if status.oldest_reader is None else status.version - status.oldest_reader
         yield GaugeMetricFamily("windrow_oldest_pin_commits", "Commits since the oldest reader's.", behind)
         free = shutil.disk_usage(self._store.root).free

@@ -120,6 +120,7 @@ def _describe(store: Store, role: Role, entry: StreamEntry, gaps: list[GapEntry]
         "waits_for": status.waits_for if tells else ", ".join(status.waiting_for),
         "missing": list(status.missing),
         "sources": describe_sources(status),
+        "partitions": describe_partitions(status, role),
         "gaps": len(gaps),
         "recent": [
             {name: slide[name] for name in _DRAWN}
@@ -150,6 +151,13 @@ def describe_sources(status: StreamStatus) -> list[dict[str, Any]]:
         }
         for source in status.sources
     ]
+
+
+def describe_partitions(status: StreamStatus, role: Role) -> list[dict[str, Any]] | None:
+    """Where the stream's queries are in Kafka, for those who may see how many rows there are."""
+    if not role.sees_counts:
+        return None
+    return [vars(each) | {"seen": times.format_time(each.seen)} for each in status.partitions]
 
 
 def read_recent(tables: Tables, stream: int, count: int) -> tuple[list[SlideEntry], list[RejectedEntry]]:

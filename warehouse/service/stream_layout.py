@@ -16,6 +16,7 @@ from windrow.queries.system_tables import shows
 from windrow.rejected_rows import read_rejected_file
 from windrow.rejection import rejected_schema
 from windrow.service.overview import (
+    describe_partitions,
     describe_sizes,
     describe_slides,
     describe_sources,
@@ -51,6 +52,7 @@ def read_stream_page(session: RoleSession, name: str) -> dict[str, Any]:
         "slide_seconds": view.entry.definition.slide / times.SECOND,
         "waits_for": status.waits_for if tells else ", ".join(status.waiting_for),
         "sources": describe_sources(status),
+        "partitions": describe_partitions(status, role),
         "gaps": [gap_to_values(gap) for gap in gaps],
         "recent": describe_slides(slides, rejected, counts=role.sees_counts),
         "reasons": _count_reasons(rejected) if shows(role, "rejected") else None,

@@ -9,6 +9,7 @@ import windrow
 from windrow.queries.periodic.scheduler import (
     POLICIES,
     ScheduledQuery,
+    ScheduledTask,
     Scheduler,
     SchedulingGroup,
     make_tasks,
@@ -161,6 +162,38 @@ def test_groups_are_never_mixed_and_priority_breaks_ties() -> None:
     assert [task.members[0].name for task in scheduler.next()] == ["high"]
     assert order_batches("conservative", groups, {}) == [["high"], ["low"]]
     assert order_batches("conservative", groups, {"low": 1}) == [["low"], ["high"]]
+
+
+def drawn_groups(chance: random.Random) -> list[SchedulingGroup]:
+    """Up to five groups of up to five queries."""
+    return [
+        SchedulingGroup(
+            tuple(
+                ScheduledQuery(f"{group}.{number}", chance.randint(1, 20), chance.randint(1, 6), chance.choice((0, 1)))
+                for number in range(chance.randint(1, 5))
+            )
+        )
+        for group in range(chance.randint(1, 5))
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_batches_come_in_the_order_in_which_they_would_be_asked_for_one_by_one(policy: str) -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        groups = drawn_groups(chance)
+        late = {member.name: chance.choice((0, 0, 1, 3)) for group in groups for member in group.members}
+        scheduler = Scheduler(policy, groups)
+        if policy == "no-sharing":
+            singles = [(t.group, m, t.period, t.deadline) for t in scheduler.tasks for m in t.members]
+            scheduler.tasks = [ScheduledTask(group, (m,), period, deadline) for group, m, period, deadline in singles]
+        for task in scheduler.tasks:
+            task.deadline = -max(late[member.name] for member in task.members)
+        batches = []
+        while chosen := scheduler.next():
+            batches.append([member.name for task in chosen for member in task.members])
+            scheduler.tasks = [task for task in scheduler.tasks if not any(task is done for done in chosen)]
+        assert order_batches(policy, groups, late) == batches, f"seed {seed}"
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

@@ -158,8 +158,15 @@ def test_a_shorter_window_under_another_alias_is_answered_from_the_same_synopsis
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("SELECT count(*) FROM s [WINDOW 20 SECONDS] a, hosts", "it does not read exactly one stream"),
-        ("SELECT a.k FROM s [WINDOW 20 SECONDS] a JOIN s [WINDOW 20 SECONDS] b USING (n)", "exactly one stream"),
+        ("SELECT count(*) FROM s [WINDOW 20 SECONDS] a, hosts", "it reads more than streams"),
+        ("SELECT a.k FROM s [WINDOW 20 SECONDS] a JOIN s [WINDOW 20 SECONDS] b USING (n)", "have the same name"),
+        ("SELECT x.k FROM s [WINDOW 20 SECONDS] x JOIN s [WINDOW 20 SECONDS] y USING (n)", "aggregates nor groups"),
+        ("SELECT sum(x.v) FROM s [WINDOW 20 SECONDS] x JOIN s [WINDOW 20 SECONDS] y USING (n)", "no view of its join"),
+        ("SELECT sum(x.v) FROM s [WINDOW 20 SECONDS] x LEFT JOIN s y USING (n)", "another join than a plain inner one"),
+        ("SELECT sum(x.v) FROM s [WINDOW 20 SECONDS] x, s y WHERE x.n < y.n", "without columns that are equal"),
+        ("SELECT sum(x.v) FROM s [WINDOW 20 SECONDS] x, s y WHERE x.n = y.v", "different types"),
+        ("SELECT sum(x.v) FROM s [WINDOW 20 SECONDS] x JOIN s [ROWS 5] y USING (n)", "does not go by time"),
+        ("SELECT sum(v) FROM s [WINDOW 20 SECONDS] x JOIN s y USING (n)", "a column that two streams have"),
         ("SELECT sum(v) OVER () FROM s [WINDOW 20 SECONDS]", "neither aggregates nor groups"),
         ("SELECT max(c) FROM (SELECT count(*) AS c FROM s [WINDOW 20 SECONDS] GROUP BY k)", "FROM"),
         ("SELECT sum(v) FROM s [WINDOW 15 SECONDS]", "no multiple of the stream's slide"),

@@ -10,7 +10,7 @@ import pytest
 import packet_warehouse
 import windrow
 from windrow.queries.periodic.evaluation import FROM_SNAPSHOT
-from windrow.queries.synopses.cost_model import SynopsisCosts, SynopsisLoad, compare_with_rows, fit_budget
+from windrow.queries.synopses.cost_model import SynopsisCosts, SynopsisLoad, compare_with_rows, fit_budget, sum_costs
 from windrow.times import to_datetime
 
 GROUPED = "SELECT src, sum(len) AS n, count(*) AS c FROM packets [WINDOW {} MINUTES SLIDE 1 MINUTE] GROUP BY src"
@@ -80,6 +80,23 @@ def test_a_synopsis_pays_for_long_windows_and_many_users_and_not_for_as_many_gro
     assert pays(uses=1, slot_rows=50_000, groups=100)
     assert not pays(uses=1, slot_rows=50_000, groups=45_000)
     assert not pays(uses=20, slot_rows=100, groups=90)
+
+
+def test_few_synopses_do_not_pay_for_putting_the_new_rows_where_duckdb_makes_their_nodes():
+    each = SynopsisCosts(4e-3, 5.5e-3, 1000.0)
+    assert each.pays(existing=False)
+    assert not sum_costs([each], 2000.0).pays(existing=False)
+    assert sum_costs([each], 2000.0).pays(existing=True)  # it would be filled again soon
+    assert sum_costs([each] * 20, 2000.0).pays(existing=False)
+
+
+def test_synopses_that_only_together_answer_a_query_do_not_each_save_all_of_it():
+    def saved(shares):
+        load = SynopsisLoad(60, 100.0, 100.0, 0.0, ((60, 1), (30, 2)), True, 0.02, shares)
+        return compare_with_rows("basic", load, 64, 10_000.0, 2400.0, 400.0, built_by_arrays=True).rows
+
+    assert saved((0.5, 0.5)) == pytest.approx(saved(()) / 2)
+    assert saved((1.0, 0.5)) + saved((0.0, 0.5)) == pytest.approx(saved((1.0, 1.0)))
 
 
 def test_synopses_of_as_many_groups_as_rows_fit_the_budget_where_their_bytes_do(tmp_path, monkeypatch):

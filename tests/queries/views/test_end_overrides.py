@@ -137,7 +137,7 @@ def test_a_segment_of_which_many_rows_have_ended_is_written_again(tmp_path, monk
             world.slide(minute, 50, 0.08)
             with Snapshot(wh._store) as snapshot:
                 for segment in snapshot.view("v").segments:
-                    assert count_ended(segment) * 10 <= segment.rows
+                    assert count_ended(segment) * 4 <= segment.rows
             world.check()
         assert wh.stream("v").stored_rows < 1.5 * len(world.live)
 
@@ -159,3 +159,21 @@ def test_an_override_only_shortens_and_the_statistics_follow(tmp_path, monkeypat
         assert int((stops - starts).sum()) == segment.rows - 1
         twice = override_ends(once, rows[1:], np.array([now + 60_000_000]), np.array([now]), model)
         assert twice.dead(view.state.slide) == 2 and read_ends(twice).ends.tolist() == [now, now]
+
+
+def test_published_versions_leave_ended_rows_out_also_after_a_relayout_below(tmp_path, monkeypatch):
+    deltalake = pytest.importorskip("deltalake", reason="deltalake, which reads the tables here, is not installed")
+    print("seed", seed := random.randrange(1 << 30))
+    world = World(tmp_path / "w", random.Random(seed), monkeypatch, index=windrow.Index("round-robin", 2, 2))
+    with world.wh as wh:
+        published = wh.publish("v", every="1 microsecond", hold="1 hour")
+        for minute in range(1, 9):
+            world.slide(minute, 100, world.chance.choice([0.02, 0.06, 0.3]))
+            world.check()
+            if minute % 3 == 0:
+                wh.relayout("a", windrow.Index("round-robin", minute // 3, 3), move="now")
+                world.check()
+            table = deltalake.DeltaTable(published.path)
+            rows = pa.table(deltalake.QueryBuilder().register("t", table).execute("SELECT n FROM t").read_all())
+            assert sorted(rows.column("n").to_pylist()) == sorted(world.live)
+        assert not list(wh.check().problems)

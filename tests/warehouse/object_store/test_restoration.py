@@ -1,16 +1,20 @@
 """What a lost machine leaves: the last copy of the catalog, all that it names, and an epoch that somebody else takes."""
 
 import datetime as dt
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import windrow
 from object_stores import FaultyS3
 from packet_warehouse import NOON, SCHEMA, append_and_slide, make_minute
 from stored_packets import MINUTES, answers, expected, make_stored_packets, sorted_rows, truth
-from windrow.catalog.object_log import list_objects
+from windrow.catalog.environment import Catalog
+from windrow.catalog.object_log import list_objects, read_store_entry, write_store_entry
+from windrow.object_store.segment_store import find_place
 
 MINUTE = dt.timedelta(minutes=1)
 
@@ -115,6 +119,44 @@ def test_objects_go_only_when_the_last_copy_names_them_nowhere(s3: FaultyS3, tmp
         objects = then._store.remote.objects
         left = {name for name in named if objects.size(name) is not None}
         assert left == set(then._store.catalog.read(list_objects)) == set()
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/prefix", "hdfs://node:8020/prefix"])
+def test_where_writes_have_no_conditions_nothing_is_taken_over(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(windrow.StorageError, match="is used without conditional writes") as refused:
+        windrow.restore(uri, tmp_path / "new")
+    assert "restore from there" in str(refused.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_of_two_clones_of_a_machine_the_one_that_copies_first_goes_on(s3: FaultyS3, tmp_path: Path) -> None:
+    """Both have the same epoch, and know nothing of each other before one of them has copied its catalog."""
+    make_stored_packets(tmp_path / "one", s3.uri("clones"), copy_every="1 hour").close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for catalog in tmp_path.glob(
+        "*/catalog"
+    ):  # where a whole machine is cloned, what tells a copied folder is cloned too
+        opened = Catalog(catalog, create=False)
+        with opened.exclusive() as tables:
+            write_store_entry(tables, replace(opened.read(read_store_entry), place=find_place(opened)))
+        opened.close()
+    with windrow.open(tmp_path / "one") as one, windrow.open(tmp_path / "two") as two:
+        for wh in (two, one):
+            wh.append("packets", make_minute(MINUTES + 1), batch_id="both")
+        two.append("packets", make_minute(MINUTES + 2), batch_id="lost")
+        assert one.append("packets", make_minute(MINUTES + 3), durable="store").durable == "store"
+        with pytest.raises(windrow.StorageError, match=r"a clone of this machine.*can be read only"):
+            two.append("packets", make_minute(MINUTES + 3), batch_id="refused", durable="store")
+        with pytest.raises(windrow.StorageError, match="can be read only"):
+            two.append("packets", make_minute(MINUTES + 3).slice(0, 1))
+        with pytest.raises(windrow.StorageError, match="can be read only"):
+            two.gc()
+        one.slide("packets", to=NOON + (MINUTES + 3) * MINUTE)
+        wanted = [*truth(MINUTES + 1), *make_minute(MINUTES + 3).to_pylist()]
+        assert rows(one) == sorted(wanted, key=lambda row: (row["ts"], row["src"], row["len"]))
+    windrow.restore(s3.uri("clones"), tmp_path / "new")
+    with windrow.open(tmp_path / "new") as wh:
+        assert rows(wh) == sorted(wanted, key=lambda row: (row["ts"], row["src"], row["len"]))
 
 
 def test_what_cannot_be_restored_is_said(s3: FaultyS3, tmp_path: Path) -> None:

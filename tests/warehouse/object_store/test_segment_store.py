@@ -1,15 +1,23 @@
 """A warehouse whose files are in an object store answers as one on disk does, whatever of them its folder holds."""
 
+import contextlib
+import datetime as dt
+import itertools
 import os
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import windrow
-from object_stores import FaultyS3, Request, fail_once
+from object_stores import Fault, FaultyS3, Request, fail_once
 from packet_warehouse import NOON, SCHEMA, append_and_slide, make_minute
 from stored_packets import MINUTES, answers, expected, forget_files, make_stored_packets, sorted_rows, truth
+from windrow.ingest.stored_files import find_stored_files, open_files
 from windrow.orphans import data_files
+
+MINUTE = dt.timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("kind", ["s3", "file"])
@@ -39,6 +47,36 @@ def test_a_cold_probe_asks_once_for_each_file(s3: FaultyS3, tmp_path: Path) -> N
         wh.probe("packets", key=8)
         wh.scan("packets").read_all()
         assert len(set(s3.reads())) == len(s3.reads())
+
+
+@pytest.mark.parametrize("how", ["probe", "scan", "sql", "worker"])
+def test_a_cold_read_asks_for_all_its_files_at_once(how: str, s3: FaultyS3, tmp_path: Path) -> None:
+    """No object is given before all have been asked for, so a reader that asks one by one waits in vain."""
+    folder = tmp_path / "w"
+    make_stored_packets(folder, s3.uri(f"at-once-{how}")).close()
+    files = data_files(folder)
+    forget_files(folder)
+    asked = threading.Barrier(len(files), timeout=20)
+
+    def wait_for_all(request: Request) -> str | None:
+        if request.method == "GET" and request.is_of_data:
+            asked.wait()
+        return None
+
+    with windrow.open(folder) as wh, s3.faulty(wait_for_all):
+        if how == "worker":
+            stored = find_stored_files(wh._store, files)
+            with open_files(str(tmp_path / "elsewhere"), {}, stored) as reader:
+                assert reader.provider is not None
+                reader.provider.bring(files)
+                assert all(reader.path(file).exists() for file in files)
+            return
+        read = {
+            "probe": lambda: wh.probe("packets", key=7), "scan": lambda: wh.scan("packets").read_all(),
+            "sql": lambda: wh.sql("SELECT count(*), sum(len) FROM packets").arrow(),
+        }  # fmt: skip
+        assert read[how]().num_rows
+    assert len(data_files(folder)) == len(files) > 1
 
 
 def test_a_commit_names_only_files_that_are_in_the_store(s3: FaultyS3, tmp_path: Path) -> None:
@@ -78,6 +116,49 @@ def test_a_fault_of_any_request_ends_in_all_or_nothing(kind: str, s3: FaultyS3, 
         wh.scan("packets").read_all()
     assert messages
     assert not any("\n" in sentence for sentence in messages)
+
+
+def note_failure(fault: Fault, failed: list[str], request: Request) -> str | None:
+    """A fault that writes down which requests it fails."""
+    how = fault(request)
+    if how is not None:
+        failed.append(request.path)
+    return how
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["denied", "503", "lost", "unanswered", "cut"])
+def test_each_request_of_a_commit_and_of_its_copy_fails_in_turn(kind: str, s3: FaultyS3, tmp_path: Path) -> None:
+    """Soak, because each is tried several times before it is given up."""
+    with make_stored_packets(tmp_path / "w", s3.uri(f"in-turn-{kind}"), copy_every="1 hour") as wh:
+        for number in itertools.count():
+            minute, failed = MINUTES + 1 + number, list[str]()
+            steps = [partial(append_and_slide, wh, minute), wh._store.remote.wait_for_copy]
+            with s3.faulty(partial(note_failure, fail_once(number, kind), failed)):
+                for step in steps:
+                    with contextlib.suppress(windrow.StorageError):
+                        step()
+            for step in steps:  # what was done is known by its batch id, and what was not is done now
+                step()
+            live = [row for row in truth(minute) if row["ts"] > NOON + (minute - 16) * MINUTE]
+            assert sorted_rows(wh.scan("packets").read_all()) == live
+            if not failed:
+                break
+        assert number > 5
+        assert wh.check().problems == ()
+    windrow.restore(s3.uri(f"in-turn-{kind}"), tmp_path / "new")
+    with windrow.open(tmp_path / "new") as new:
+        assert new.check().problems == ()
+        assert sorted_rows(new.scan("packets").read_all()) == live
+
+
+def test_a_slow_store_only_takes_time(s3: FaultyS3, tmp_path: Path) -> None:
+    s3.delay = 0.03
+    make_stored_packets(tmp_path / "w", s3.uri("slow")).close()
+    forget_files(tmp_path / "w")
+    with windrow.open(tmp_path / "w") as wh:
+        assert answers(wh) == expected()
+        assert wh.check().problems == ()
 
 
 def test_a_damaged_cache_file_is_fetched_again(s3: FaultyS3, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ export function open(root, { session, name }) {
       ["Live rows", count(told.live_rows)], ["Size", bytes(told.bytes)], ["Spooled rows", count(told.spooled_rows)], ["Late rows", count(told.late)], ["Rejected rows", count(told.rejected)],
     ]), told.gaps.length ? section("Open gaps", null, gapTable(told.gaps)) : null);
     drawCharts();
-    replace(sources, sourceTable(told.sources));
+    replace(sources, sourceTable(told.sources), ...(told.partitions?.length ? [partitionTable(told.partitions)] : []));
     showLayout();
     const reasons = Object.entries(told.reasons ?? {}).sort(([, a], [, b]) => b - a);
     replace(rejected, table([["Reason", "", ([reason]) => reason], ["Rows", "number", ([, rows]) => count(rows)]], reasons, "Rejected rows by reason", told.reasons ? "No rejected rows are kept." : "Your role may not see rejected rows."),
@@ -125,6 +125,13 @@ function sourceTable(sources) {
     ["Progress", "", (source) => instant(source.progress)], ["Holds the clock", "", (source) => (source.waited_for ? mark("wait", "yes") : "no")],
     ["Last heard", "", (source) => instant(source.heard)], ["Rejected rows", "number", (source) => count(source.rejected)],
   ], sources, "Sources", "No source has sent anything.");
+}
+
+function partitionTable(partitions) {
+  return table([
+    ["Partition", "", (each) => each.name], ["Next offset", "number", (each) => count(each.offset)],
+    ["Lag", "number", (each) => count(each.lag)], ["Seen", "", (each) => instant(each.seen)],
+  ], partitions, "Kafka");
 }
 
 function segmentTable(segments) {
