@@ -151,7 +151,13 @@ def _take_snapshot(
     if any(reference.schema for reference in statement.references):
         return SparkSnapshot(spark, warehouse), False  # system tables show all streams
     alike = statement.names | {reference.name.lower() for reference in statement.references}
-    return SparkSnapshot(spark, warehouse, alike=frozenset(alike)), False
+    taken = SparkSnapshot(spark, warehouse, alike=frozenset(alike))
+    summaries = STATEMENT_CONTEXT.find_summaries(taken.contents, alike - set(taken.contents.streams()))
+    if summaries:  # their bounds need the streams that they are of
+        taken.close()
+        alike |= {summary.stream.lower() for summary in summaries.values()}
+        taken = SparkSnapshot(spark, warehouse, alike=frozenset(alike))
+    return taken, False
 
 
 @dataclass
@@ -213,7 +219,7 @@ class _StatementPlanner:
         self._sql = self._choose_spelling()
         self._relations: dict[str, _Relation] = {}
         self._others: dict[str, Reference] = {}
-        """What the driver has the rows of: tables, results and system tables; by the name in `_sql`."""
+        """What the driver has the rows of: tables, results, summaries and system tables; by the name in `_sql`."""
         self._offer_relations()
         self._leaves = find_class(spark, "java.util.IdentityHashMap")()
         """The streams by the lists of files that are read for them."""
@@ -340,6 +346,8 @@ class _StatementPlanner:
         named = self._statement.names | {each.name.lower() for each in self._statement.references if not each.schema}
         unknown = named - {*streams, *tables}
         results = {name.lower(): name for name in self._context.find_results(self._snapshot, unknown)}
+        summaries = self._context.find_summaries(self._snapshot, unknown - results.keys())
+        results |= {name: name for name, each in summaries.items() if each.stream in streams.values()}
         self._snapshot = go_back(
             self._statement.references,
             self._snapshot,

@@ -6,7 +6,7 @@ Predicates on the search key are looked up in the directories and those on time 
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
@@ -23,6 +23,7 @@ from windrow.queries.engine.instance import open_connection
 from windrow.queries.engine.types import quote_name
 from windrow.queries.planner.key_ranges import find_key_predicate
 from windrow.queries.planner.planner import PROBE_FEW_ROWS, PROBE_ROWS, PROBE_SHARE
+from windrow.queries.sql.window_spec import AllRows
 from windrow.queries.statement_context import NO_CONTEXT, StatementContext
 from windrow.snapshot import Snapshot, StreamSnapshot
 
@@ -77,9 +78,14 @@ def open_snapshot_connection(
             loaded[name] = pa.Table.from_batches(list(batches), schema)
         cursor.register(name, loaded[name])
 
-    results = context.find_results(snapshot, None)
+    def offer_summary(name: str, cursor: Any) -> None:
+        with suppress(QueryError):  # it has no bounds of all that lives, so there is no such relation
+            cursor.register(name, summaries[name].read(snapshot, AllRows()))
+
+    results, summaries = context.find_results(snapshot, None), context.find_summaries(snapshot, None)
     offers: dict[str, Offer] = {name.lower(): partial(offer_stream, name) for name in snapshot.streams()}
     offers |= {name.lower(): partial(offer_table, name) for name in (*snapshot.tables, *results)}
+    offers |= {name: partial(offer_summary, name) for name in summaries if summaries[name].stream in snapshot.streams()}
     windows = {name.lower(): _window_sql(snapshot.view(name)) for name in snapshot.streams()}
     connection: duckdb.DuckDBPyConnection = _make_connection(open_connection(memory, threads), offers, windows)
     return connection

@@ -671,3 +671,42 @@ def append_until_refused(path: str, first: int, last: int, said: str) -> None:
                 log.write(f"refused {error}\n")
                 return
             log.write(f"{minute}\n")
+
+
+def join_until_step(path: str, step: str, nth: int) -> None:
+    """Ask standing aggregates over a join, append and slide, until a step is reached."""
+    import windrow
+    from sample_streams import BASE
+
+    with windrow.open(path, clock=lambda: BASE + 3_600_000_000, files=KillAtStep(step, nth)) as wh:
+        ask_joins(wh)
+
+
+def ask_joins(wh: Any) -> None:
+    """Two streams and two queries over their join; what was done before is not done again."""
+    import pyarrow as pa
+
+    from sample_streams import BASE, DELTA, when
+
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("v", pa.int32())])
+    for name in "st":
+        wh.create_stream(
+            name, schema, time="ts", key="k", slide="10 seconds", lifetime="60 seconds", if_not_exists=True
+        )
+    for slot in range(1, 8):
+        for name in "st":
+            ts = [BASE + slot * DELTA - n * DELTA // 8 for n in range(12)]
+            times = pa.array(ts, pa.int64()).cast(schema.field("ts").type)
+            columns = [times, [(n + slot) % 5 for n in range(12)], [n * slot for n in range(12)]]
+            wh.append(name, pa.table(columns, schema=schema), batch_id=str(slot))
+            wh.slide(name, to=when(BASE + slot * DELTA))
+        if slot == 2:
+            known = {query.name for query in wh.queries()}
+            for number, seconds in enumerate((40, 30)):
+                clause = f"[WINDOW {seconds} SECONDS SLIDE 10 SECONDS]"
+                join = f"s {clause} x JOIN t {clause} y USING (k)"
+                if f"q{number}" not in known:
+                    wh.add_query(
+                        f"q{number}", f"SELECT k, count(*) AS c, sum(x.v) AS s FROM {join} GROUP BY k ORDER BY k"
+                    )
+        wh.run_due()

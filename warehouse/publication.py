@@ -14,7 +14,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,14 +208,15 @@ def _find(tables: Tables, stream: int) -> PublicationEntry | None:
     return record
 
 
-@contextmanager
-def _locked(store: Store, stream: int) -> Iterator[None]:
+def _lock(store: Store, stream: int) -> AbstractContextManager[None]:
     path = store.lock_path(stream).with_name(f"publish-{stream}.lock")
     path.parent.mkdir(exist_ok=True)
-    with (
-        disk_errors("publishing"),
-        locked(path, "the publication of the stream", _SECONDS_FOR_LOCK, store.sleep),
-    ):
+    return locked(path, "the publication of the stream", _SECONDS_FOR_LOCK, store.sleep)
+
+
+@contextmanager
+def _locked(store: Store, stream: int) -> Iterator[None]:
+    with disk_errors("publishing"), _lock(store, stream):
         yield
 
 
@@ -283,7 +284,7 @@ class _Version:
             return
         self.store.files.reach("publish.committed")
         if self._staging.cancel():  # all who help are at something else
-            _write_file(self.store, self._staged, self.content)
+            _write_staged(self.store, self._staged, self.content)
         else:
             self._staging.result()
         _name_version(self.store, self._staged, _version_path(self.log, self.publication.version))
@@ -304,7 +305,7 @@ def prepare_version(store: Store, context: SlideContext) -> Iterator[Contributio
     """
     with ExitStack() as stack:
         version = None
-        with suppress(WindrowError, OSError):
+        with suppress(WindrowError, OSError, pa.ArrowException):
             version = _prepare_for_slide(store, context, stack)
         try:
             yield version
@@ -323,7 +324,7 @@ def _prepare_for_slide(store: Store, context: SlideContext, stack: ExitStack) ->
     publication = store.catalog.read(lambda tables: _find(tables, stream))
     if publication is None or store.clock() - publication.at < publication.every or context.remaining is None:
         return None
-    stack.enter_context(_locked(store, stream))
+    stack.enter_context(_lock(store, stream))
     publication = _catch_up(store, stream, name)
     if publication is None:
         return None

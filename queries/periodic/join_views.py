@@ -58,27 +58,31 @@ class _SharedJoin:
 
 
 def reconcile_synopses(store: Store, streams: Iterable[str]) -> None:
-    """Keep what the standing queries over some streams need and what pays: views of joins, and synopses."""
-    names = list(streams)
-    reconcile_all(store, names)
+    """Keep what the standing queries over some streams need and what pays: views of joins, and synopses.
+
+    Where another process decides just now, nothing is put down, and the next round tries again.
+    """
+    names, path = list(streams), store.lock_path(_LOCK)
+    path.parent.mkdir(exist_ok=True)
     with contextlib.suppress(BusyError):
-        path = store.lock_path(_LOCK)
-        path.parent.mkdir(exist_ok=True)
         with locked(path, "the choice of joins that are kept", 0.0, store.sleep):
             _reconcile_views(store, set(names))
+        reconcile_all(store, names)
 
 
 def renew_join_views(store: Store, stream: str) -> None:
     """Decide anew on views of joins of a stream, after they went because its columns changed."""
     queries, _ = store.catalog.read(_read_records)
-    if any(len(entry.reads) > 1 and stream in entry.reads for entry in queries):
+    if any(stream in entry.reads for entry in queries):
         reconcile_synopses(store, [stream])
 
 
 def _reconcile_views(store: Store, streams: set[str]) -> None:
     """Keep the views that pay, drop all others; of joins of other streams, what was decided before holds."""
-    entries, plans = store.catalog.read(_read_records)
-    if not plans and not any(len(entry.reads) > 1 for entry in entries):
+    queries, plans = store.catalog.read(_read_records)
+    entries = [entry for entry in queries if entry.engine == DUCKDB and not entry.params]
+    entries = [entry for entry in entries if len(read_standing_statement(store, entry.sql).references) > 1]
+    if not plans and not entries:
         return
     with Snapshot(store) as snapshot:
         kept = {}
@@ -113,13 +117,9 @@ def _find_joins(store: Store, snapshot: Snapshot, entries: Sequence[QueryEntry])
     """The joins that views could be kept of, by their keys."""
     joins: dict[str, list[tuple[QueryEntry, StandingJoin]]] = {}
     for entry in entries:
-        if entry.engine != DUCKDB or entry.params:
-            continue
-        statement = read_standing_statement(store, entry.sql)
-        if len(statement.references) > 1:
-            with contextlib.suppress(CannotSplitError):
-                standing = read_join(store, snapshot, statement)
-                joins.setdefault(standing.split.join.key, []).append((entry, standing))
+        with contextlib.suppress(CannotSplitError):
+            standing = read_join(store, snapshot, read_standing_statement(store, entry.sql))
+            joins.setdefault(standing.split.join.key, []).append((entry, standing))
     return {key: _SharedJoin(tuple(queries)) for key, queries in joins.items()}
 
 
@@ -175,6 +175,8 @@ def _create(store: Store, shared: _SharedJoin) -> str | None:
     joined = JoinedWindows(key=join.key, window=join.window)
     try:
         create_join_view(store, name, join.view_sql(join.window, shared.columns), joined)
+    except BusyError:
+        raise
     except WindrowError as error:
         record_reasons(store, [query for query, _ in shared.queries], dict.fromkeys(shared.names, str(error)))
         return None

@@ -238,8 +238,11 @@ def _refuse_taken(tables: Tables, name: str) -> None:
 
 def _plan_summary(snapshot: Snapshot, name: str, sql: str, frequent: int) -> tuple[SummaryEntry, str]:
     """What a summary keeps, and the name of its stream; refuses what has no bounds."""
-    _refuse_views(snapshot, name, parse(sql))
+    parsed = parse(sql)
+    _refuse_views(snapshot, name, parsed)
     try:
+        if len(parsed.references) != 1:  # a standing query over a join may have a view of its own, a summary has none
+            raise CannotSplitError("it does not read exactly one stream")
         statement = analyse_statement(snapshot.store, snapshot, sql)
     except CannotSplitError as error:
         raise SummaryError(

@@ -76,7 +76,7 @@ def reconcile_stream(store: Store, stream: str, *, kind: str | None = None) -> l
     with contextlib.ExitStack() as stack:
         stack.enter_context(maintenance.stream_lock(store, entry.id, stream))
         entries, queries = store.catalog.read(lambda tables: _read_statistics(tables, entry))
-        several = any(len(query.reads) > 1 for query in queries)
+        several = is_hidden(stream) or any(len(query.reads) > 1 for query in queries)
         snapshot = stack.enter_context(Snapshot(store, None if several else [stream]))
         view = snapshot.view(stream)
         late = _late_share(store, view)

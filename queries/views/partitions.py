@@ -80,6 +80,7 @@ class _Analysis:
         self.links: list[tuple[_Column, _Column]] = []
         self.watched: set[int] = set()
         self.not_in: dict[int, int] = {}
+        self.divided = True
         self.edits: list[_Edit] = []
         offsets = [part.reference.span for part in parts]
         self.by_place = {
@@ -104,7 +105,8 @@ class _Analysis:
         alone = frozenset(part.number for part in source.visible) - self.watched
         join = self._find_plain_join(tree, source)
         watched = frozenset(self.watched)
-        partition = Partition(self._choose_columns(), watched, alone, source.life, join, self.not_in)
+        columns = self._choose_columns()
+        partition = Partition(columns, watched, alone, source.life, join, self.not_in, divided=self.divided)
         return PartitionedStatement(partition, self._edit_select(tree, source, self._tokens))
 
     # -- what depends on what ------------------------------------------------------------------------------------------
@@ -220,15 +222,17 @@ class _Analysis:
                 classes.remove(other)
                 linked |= other
             classes.append(linked)
-        shared = []
+        shared, divides = [], []
         for each in classes:
-            columns = dict(each)
+            columns = {number: min(c for n, c in each if n == number) for number, _ in sorted(each)}
             kinds = {_type_of(self.parts[number], column) for number, column in columns.items()}
-            # Of two columns of a part that are equal in some results only one could be compared in all of them.
-            if len(columns) == len(each) == len(self.parts) and len(kinds) == 1 and is_exact(kinds.pop()):
+            if len(columns) == len(self.parts) and len(kinds) == 1 and is_exact(kinds.pop()):
                 shared.append(columns)
+                # A row whose two columns differ has no partner among two parts, but one part each among three.
+                divides.append(len(each) == len(columns) or len(columns) == 2)
         if not shared:
             raise NotPartitionedError
+        self.divided = all(divides)
         return {part.number: tuple(columns[part.number] for columns in shared) for part in self.parts}
 
     def _find_plain_join(self, select: Node, source: _Source) -> PlainJoin | None:

@@ -121,6 +121,7 @@ class Partition:
         join: The whole statement, if it is no more than that.
         not_in: Parts of which a column must not be IN: one row of such a part with a null there, and nothing is. Each
             with the part that is compared with it, of which a null is only not in it while it is empty.
+        divided: Whether rows with other values in the columns can be left aside; if not, all rows are compared.
         window: Of a selection from a count or session window.
         shown: Of the same, the columns of the result that have those values.
     """
@@ -131,6 +132,7 @@ class Partition:
     life: int | None
     join: PlainJoin | None = None
     not_in: Mapping[int, int] = field(default_factory=dict)
+    divided: bool = True
     window: OrderedWindow | None = None
     shown: tuple[str, ...] = ()
 

@@ -173,10 +173,17 @@ def _find_instant(tables: Tables, each: InputClock, clock: int) -> int | None:
 
 
 def find_needed_rows(tables: Tables, entry: StreamEntry, now: int) -> int | None:
-    """Rows that expire after this time are needed by a view that is behind the stream."""
+    """Rows that expire after this time are needed by a view that is behind the stream.
+
+    Views of joins that standing queries share keep nothing back: they answer only where all their streams stand at one
+    time, and of what lives then nothing has gone.
+    """
     times = []
     for number in find_dependents(tables, entry.id):
-        clock = compute_clock(tables, tables.get("plans", catalog_key(number)), {entry.id: now})
+        view: ViewEntry = tables.get("plans", catalog_key(number))
+        if view.joined is not None:
+            continue
+        clock = compute_clock(tables, view, {entry.id: now})
         times.append(-(1 << 62) if clock is None else clock)
     return min(times) if times else None
 

@@ -52,7 +52,7 @@ class StrictUpdate:
         """No duplicates are eliminated here."""
         self._came: Iterator[pa.RecordBatch] = iter(())
         """The results that came."""
-        self._reads_all = False
+        self._reads_all = not self.partition.divided
         """Whether any row may have come into the result or left it, whatever its values."""
         self._temporary: list[str] = []
 
@@ -113,7 +113,7 @@ class StrictUpdate:
         nulls = {n: inputs[n].describe(changed[n]) for n in self.partition.not_in}
         if any(had[1] and has[1] for had, has in nulls.values()):
             return {}  # there was no result, and there is none
-        self._reads_all = any(had != has for had, has in nulls.values())
+        self._reads_all |= any(had != has for had, has in nulls.values())
         newest = window.count if isinstance(window, CountWindow) and not window.keys else None
         compared = dict[int, ComparedRows]()
         for part in self.plan.parts:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from bench import cli, cold, realistic, safety, seeded, serve, standing_queries, statements, trickle
+from bench import cli, cold, realistic, safety, seeded, serve, standing_joins, standing_queries, statements, trickle
 from bench.generators import SHAPES, Draw, Quotes, WebEvents
 from bench.hits import Hits
 from bench.query_grammar import CUT, SHARED, WHOLE, Grammar
@@ -78,7 +78,7 @@ def test_seeds_that_are_no_numbers_are_refused():
 
 def test_trickle_measures_all_its_parts(tmp_path):
     text, aims = run(trickle, trickle.Size(6, 2, (4, 8), 2, 6, 20), tmp_path)
-    assert len(aims) == 14
+    assert len(aims) == 15
     assert "Seeds 3;" in text
     assert "| sqlite |" in text
 
@@ -162,8 +162,18 @@ def test_standing_queries_deliver_what_plain_sql_gives(tmp_path, monkeypatch):
 def test_standing_measures_all_its_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(standing_queries, "SLOTS", 3)
     text, aims = run(standing_queries, standing_queries.Size(300, 12, 300, 1, 1, (15, 30), 50), tmp_path)
-    assert len(aims) == 13
+    assert len(aims) == 15
     assert "| 12 all kinds, 300 rows |" in text
+
+
+def test_aggregates_over_a_join_deliver_what_plain_sql_gives(tmp_path, monkeypatch):
+    monkeypatch.setattr(standing_joins, "SLOTS", 3)
+    monkeypatch.setattr(standing_joins, "_LENGTHS", (2, 3))
+    monkeypatch.setattr(standing_joins, "_STATEMENTS", standing_joins._STATEMENTS[1:4])
+    actual = Measured()
+    standing_joins.measure_join(90, 2, 3, tmp_path, actual)
+    assert list(actual.tables[0].lines) == ["6 queries"]
+    assert len(actual.aims) == 1
 
 
 def test_one_stream_of_many_is_asked_for(tmp_path):

@@ -256,6 +256,24 @@ def test_results_and_system_tables_can_be_read(spark, wh):
     assert collected(df) == sorted(repr(row) for row in expected)
 
 
+def test_summaries_can_be_read(spark, wh, rows):
+    wh.create_summary("heavy", "SELECT src, count(*) AS n FROM packets GROUP BY src", frequent=8)
+    try:
+        for clause in ("", " [WINDOW 2 MINUTES]"):
+            text = f"SELECT h.src, h.lower, h.upper, h.certain FROM heavy{clause} h"
+            ours = windrow.spark.sql(spark, wh, text)
+            assert collected(ours) == sorted(repr(row) for row in wh.sql(text).fetchall())
+        joined = "SELECT count(*) FROM packets p JOIN heavy h ON p.src = h.src WHERE h.certain"
+        bounds = windrow.spark.sql(spark, wh, joined).collect()
+        assert [tuple(row) for row in bounds] == wh.sql(joined).fetchall()
+        true_counts = dict(plain(rows, "SELECT src, count(*) FROM packets GROUP BY src"))
+        shown = windrow.spark.sql(spark, wh, "SELECT src, lower, upper FROM heavy").collect()
+        assert shown
+        assert all(lower <= true_counts[src] <= upper for src, lower, upper in shown)
+    finally:
+        wh.drop_summary("heavy")
+
+
 def test_values_are_bound_and_the_sessions_own_views_stay(spark, wh, rows):
     spark.range(3).createOrReplaceTempView("packets")
     try:

@@ -137,6 +137,18 @@ def test_it_stays_at_its_slide_while_the_stream_goes_on(filled: tuple[windrow.Wa
     assert wh.scan("calls").read_all().num_rows == 0
 
 
+def test_summaries_are_there(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
+    wh, rows = filled
+    wh.create_summary("talkers", "SELECT src, count(*) AS n FROM calls GROUP BY src", frequent=5)
+    expected = dict(truth(rows, 12, "SELECT src, count(*) FROM calls GROUP BY src"))
+    with wh.snapshot() as snapshot, snapshot.duckdb() as connection:
+        shown = connection.sql("SELECT src, lower, upper FROM talkers").fetchall()
+        assert shown == snapshot.sql("SELECT src, lower, upper FROM talkers").fetchall()
+        assert shown
+        assert all(lower <= expected[src] <= upper for src, lower, upper in shown)
+        assert ("talkers",) in connection.sql("SHOW TABLES").fetchall()
+
+
 def test_temporary_views_are_allowed(filled: tuple[windrow.Warehouse, pa.Table]) -> None:
     wh, rows = filled
     with wh.snapshot() as snapshot, snapshot.duckdb() as connection:

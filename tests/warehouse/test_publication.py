@@ -171,6 +171,37 @@ def test_a_view_is_published_when_its_stream_slides(tmp_path):
         assert ask(published.path, "SELECT k FROM t ORDER BY k") == [{"k": k} for k in (1, 3, 5, 7)]
 
 
+def test_views_whose_rows_end_early_are_published_as_they_are_scanned(tmp_path):
+    """Partners come and go, so rows of an outer join and of an anti join end before the expiry in their files."""
+    noise, clock = random.Random(4), Clock()
+    statements = {
+        "outer": "SELECT a.k, a.name, b.name AS other FROM a LEFT JOIN b ON a.k = b.k",
+        "alone": "SELECT a.k, a.name FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = a.k)",
+        "counts": "SELECT k, count(*) AS n FROM a [WINDOW 3 MINUTES] GROUP BY k",
+    }
+    with windrow.open(tmp_path / "w", clock=clock) as wh:
+        for stream in "ab":
+            wh.create_stream(stream, SCHEMA, time="ts", key="k", slide="1 minute", expires="exp", max_lifetime="1 hour")
+        for number, statement in enumerate(statements.values()):
+            wh.create_view(f"view{number}", statement)
+            wh.publish(f"view{number}", every="1 second", hold="1 hour")
+        for minute in range(1, 9):
+            clock.now = NOON + minute * MINUTE + dt.timedelta(seconds=1)
+            for stream in "ab" if minute % 3 else "a":
+                rows = [{**row, "k": noise.randrange(5)} for row in make_rows(noise, minute, noise.randrange(9))]
+                wh.append(stream, pa.Table.from_pylist(rows, SCHEMA))
+                assert wh.slide(stream, to=NOON + minute * MINUTE).publish_problem is None
+            if minute == 5:
+                wh.erase("b", where="k % 3 = 0")
+            for published in wh.publications():
+                names = wh.stream(published.stream).definition.schema.names
+                shown = ask(published.path, f"SELECT {', '.join(names)} FROM t")
+                scanned = wh.scan(published.stream).read_all().select(names).to_pylist()
+                assert sorted(map(str, shown)) == sorted(map(str, scanned)), (minute, published.stream)
+                assert published.now == wh.now(published.stream)
+        assert wh.check().ok
+
+
 def test_a_column_that_is_added_is_null_in_older_files(tmp_path):
     clock = Clock()
     with windrow.open(tmp_path / "w", clock=clock) as wh:

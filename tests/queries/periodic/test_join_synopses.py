@@ -7,6 +7,7 @@ join of (7, 9)      ├─────────────?─────�
 
 import random
 import re
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import child_processes
 import plain_duckdb
 import windrow
+from faulty_disks import join_child, start_child
 from sample_streams import BASE, when
 from windrow.queries.synopses import node_store
 
@@ -242,6 +245,18 @@ def test_nobody_sees_the_view_and_it_goes_with_the_last_query(tmp_path: Path) ->
     world.wh.close()
 
 
+def test_a_stream_may_be_joined_with_itself(tmp_path: Path) -> None:
+    world = World.open(tmp_path / "wh", 6)
+    fill(world, 4, 20)
+    for number in (11, 11):
+        world.add(number)
+    assert len(hidden(world.wh)) == 1
+    fill(world, 2, 20)
+    world.check()
+    assert {how for runs in world.how.values() for how in runs} == {"basic synopsis"}
+    world.wh.close()
+
+
 def test_columns_may_change_under_it(tmp_path: Path) -> None:
     world = World.open(tmp_path / "wh", 2)
     fill(world, 3, 20)
@@ -258,6 +273,30 @@ def test_columns_may_change_under_it(tmp_path: Path) -> None:
         world.slide(name)
     world.check()
     assert world.how["q0"] == ["basic synopsis"] * 2
+    world.wh.close()
+
+
+def test_it_keeps_no_rows_back_while_a_stream_lags(tmp_path: Path) -> None:
+    """One stream goes on for more than a lifetime; when the other has come to it, synopses answer again."""
+    world = World.open(tmp_path / "wh", 5)
+    fill(world, 4, 30)
+    for number in (0, 1, 6):
+        world.add(number)
+    fill(world, 1, 30)
+    world.check()
+    for _ in range(15):
+        world.append("s", 30)
+        world.slide("s")
+    live = sum(row["ts"] + LIFE > world.clocks["s"] for row in world.rows["s"])
+    with world.wh.snapshot() as snapshot:
+        assert live <= snapshot.view("s").segments.rows < 1.5 * live
+    for slots in (14, 1):
+        world.append("t", 30)
+        world.slide("t", slots)
+        world.check()
+    fill(world, 1, 30)
+    world.check()
+    assert {tuple(runs[-2:]) for runs in world.how.values()} == {("snapshot", "basic synopsis")}
     world.wh.close()
 
 
@@ -325,6 +364,7 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
     schema = pa.schema([("ts", STAMP), ("id", pa.int64()), ("n", pa.int32())])
     for name in "ab":
         wh.create_stream(name, schema, time="ts", key="id", slide="10 seconds", lifetime=f"{10 * slots} seconds")
+    late = np.arange(0)
     for slot in range(slots, slots + 4):
         for counted in work.values():
             counted.clear()
@@ -332,6 +372,11 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
         times = pa.array(BASE + numbers // 400 * DELTA - numbers % 97).cast(STAMP)
         for name in "ab":
             wh.append(name, pa.table([times, pa.array(numbers), pa.array(numbers % 7, pa.int32())], schema=schema))
+            if name == "b" and slot > slots:  # second replies, late by two slots
+                late = np.concatenate([late, numbers[:20] - 800])
+                rows = [pa.array(times).take(pa.array(range(20))).cast(pa.int64()), late[-20:], late[-20:] % 7]
+                rows[0] = pa.array(rows[0].to_numpy() - 2 * DELTA).cast(STAMP)
+                wh.append(name, pa.table([pa.array(each) for each in rows], names=schema.names).cast(schema))
             wh.slide(name, to=when(BASE + slot * DELTA))
         for number in range(20) if slot == slots else ():
             clause = f"[WINDOW {10 * (slots - number % 4)} SECONDS SLIDE 10 SECONDS]"
@@ -346,6 +391,35 @@ def _ask_many(wh: windrow.Warehouse, slots: int, work: dict[str, list[int]]) -> 
     assert any("CS5" in rule for rule in plan.why)
     for number in range(20):
         rows = wh.results(f"q{number}", slide=runs[0].slide).fetchall()
-        live = np.arange((slots + 4 - slots + number % 4) * 400, (slots + 4) * 400)
+        first = (4 + number % 4) * 400
+        live = np.concatenate([np.arange(first, (slots + 4) * 400), late[late >= first]])
         assert [row[6:] for row in rows] == list(enumerate(np.bincount(live % 7).tolist()))
+    assert len(work["written"]) == 1
     return {name: sum(counted) for name, counted in work.items()}
+
+
+@pytest.mark.parametrize(
+    ("step", "nth"),
+    [("view.created", 1), ("view.written", 3), ("slide.committing", 8)],
+)
+def test_a_kill_leaves_views_and_synopses_whole(step: str, nth: int, tmp_path: Path) -> None:
+    path = tmp_path / "wh"
+    child = start_child(child_processes.join_until_step, str(path), step, nth)
+    assert join_child(child) == -signal.SIGKILL
+    with windrow.open(path, clock=lambda: BASE + 360 * DELTA) as wh:
+        assert wh.check().problems == ()
+        child_processes.ask_joins(wh)
+        assert wh.check().problems == ()
+        for number, slots in enumerate((4, 3)):
+            rows = wh.results(f"q{number}", slide=wh.stream("s").slide).fetchall()
+            live = [
+                (BASE + slot * DELTA - n * DELTA // 8, (n + slot) % 5, n * slot)
+                for slot in range(1, 8) for n in range(12)
+            ]  # fmt: skip
+            live = [row for row in live if BASE + (7 - slots) * DELTA < row[0]]
+            pairs = [(one[1], one[2]) for one in live for other in live if one[1] == other[1]]
+            sums = [(k, sum(key == k for key, _ in pairs), sum(v for key, v in pairs if key == k)) for k in range(5)]
+            assert [row[6:] for row in rows] == sums
+            wh.drop_query(f"q{number}")
+        assert hidden(wh) == []
+        wh.drop_stream("s")
