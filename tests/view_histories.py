@@ -1,4 +1,4 @@
-"""Histories of two streams and six views: operations that can be repeated, and the expected state after each."""
+"""Histories of two streams and nine views: operations that can be repeated, and the expected state after each."""
 
 import datetime as dt
 import random
@@ -23,9 +23,14 @@ VIEWS = {
     "thrice": "SELECT p.*, b.x AS cx FROM pairs p JOIN b USING (k)",
     "keys": "SELECT k FROM a UNION SELECT k FROM b",
     "lonely": "SELECT a.k, a.x FROM a [WINDOW 5 MINUTES] ANTI JOIN b [WINDOW 1 MINUTE] ON a.k = b.k AND b.x > 0",
+    "padded": "SELECT a.k, a.x AS ax, b.x AS bx FROM a [WINDOW 5 MINUTES] LEFT JOIN b [WINDOW 2 MINUTES] ON a.k = b.k",
+    "absent": "SELECT k, x FROM a WHERE k NOT IN (SELECT k FROM b [WINDOW 1 MINUTE])",
+    "newest": "SELECT k, x FROM a [ROWS 2 PARTITION BY k]",
     "totals": "SELECT a.k, count(*) AS n, sum(a.x) AS total, max(b.x) AS most "
     "FROM a JOIN b [WINDOW 4 MINUTES] ON a.k = b.k GROUP BY a.k HAVING count(*) > 1",
 }
+BY_VALUES = ("keys", "padded", "absent", "newest", "totals")
+"""Views of which only the values are compared."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "pairs": {"key": "k", "index": windrow.Index("round-robin", 2, 2, maintenance="rebuild")},
     "brief": {"restore": True},
@@ -49,14 +54,14 @@ def rows(values: list[tuple[int, int, int, int]]) -> pa.Table:
     return pa.Table.from_pylist([{"ts": time(t), "exp": time(e), "k": k, "x": x} for t, e, k, x in values], SCHEMA)
 
 
-def read_view(wh: Any, name: str, *, distinct: bool = False) -> Counter[Any]:
+def read_view(wh: Any, name: str, *, by_values: bool = False) -> Counter[Any]:
     """Read what a view holds, in the form of `view_oracle.View.live`."""
     definition = wh.stream(name).definition
     time_columns = {definition.time, definition.expires, "_died"}
     counts: Counter[Any] = Counter()
     for row in wh.sql(f"SELECT * FROM {name}").arrow().to_pylist():
         values = tuple((column, value) for column, value in row.items() if column not in time_columns)
-        if distinct:
+        if by_values:
             counts[values] += 1
             continue
         begins, died = micros(row["_ts"]), row.get("_died")
@@ -112,6 +117,29 @@ class ExpectedViews:
                 lambda row: dict(row.values),
                 MINUTE,
             ),
+            "padded": view_oracle.Computed(
+                (view_oracle.Part(self.a, 5 * MINUTE), view_oracle.Part(self.b, 2 * MINUTE)),
+                lambda left, right: [
+                    pair(row, other) if other else {"k": row.values["k"], "ax": row.values["x"], "bx": None}
+                    for row in left
+                    for other in [other for other in right if same(row, other)] or [None]
+                ],
+                MINUTE,
+            ),
+            "absent": view_oracle.Computed(
+                (a, view_oracle.Part(self.b, MINUTE)),
+                lambda left, right: [dict(row.values) for row in left if not any(same(row, other) for other in right)],
+                MINUTE,
+            ),
+            "newest": view_oracle.Computed(
+                (a,),
+                lambda rows: [
+                    dict(row.values)
+                    for number, row in enumerate(rows)
+                    if sum(same(row, later) for later in rows[number + 1 :]) < 2
+                ],
+                MINUTE,
+            ),
         }
 
     def do(self, operation: tuple[Any, ...]) -> None:
@@ -153,7 +181,7 @@ def state(wh: Any) -> dict[str, Any]:
         now = wh.now(name)
         states[name] = (
             None if now is None else micros(now),
-            dict(read_view(wh, name, distinct=name in ("keys", "totals"))),
+            dict(read_view(wh, name, by_values=name in BY_VALUES)),
         )
     return states
 

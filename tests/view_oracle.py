@@ -196,3 +196,34 @@ class Negation:
     def live(self) -> Counter[Any]:
         """What the view holds at its clock."""
         return Counter((tuple(row.values.items()), row.ts, row.exp, None) for row in self.rows)
+
+
+@dataclass
+class Computed:
+    """A view of which each state is computed from scratch, from the rows of its inputs that live then."""
+
+    parts: tuple[Part, ...]
+    compute: Callable[..., list[dict[str, Any]]]
+    """Given the living rows of each part, in order of time and arrival."""
+    delta: int
+    clock: int | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def follow(self) -> bool:
+        """Move to the least of the inputs' clocks, if that is further than before."""
+        clocks = [part.of.clock for part in self.parts]
+        if any(clock is None for clock in clocks):
+            return False
+        now = min(clocks) // self.delta * self.delta  # type: ignore[type-var,operator]
+        if self.clock is not None and now <= self.clock:
+            return False
+        living = [
+            sorted((row for row in part.of.rows if row.ts <= now < part.ends(row)), key=lambda row: row.ts)
+            for part in self.parts
+        ]
+        self.clock, self.results = now, self.compute(*living)
+        return True
+
+    def live(self) -> Counter[Any]:
+        """What the view holds at its clock: values only."""
+        return Counter(tuple(result.items()) for result in self.results)

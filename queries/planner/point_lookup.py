@@ -1,4 +1,4 @@
-"""Point lookups, ``… FROM stream WHERE key = constant``: the parse tree alone tells which search keys they need.
+"""Point lookups, ``… FROM stream WHERE key = constant`` or ``IN``: the parse tree alone tells which keys they need.
 
 DuckDB need not plan such a statement twice, once to collect its predicates and once to run it (`bench sql`: aggregate
 by a new key). A row passes WHERE only if every condition holds; so what one condition says of the key is true of all
@@ -15,7 +15,7 @@ import pyarrow as pa
 from windrow.definitions import StreamDefinition, read_schema
 from windrow.indexes.probe import KeyRange
 from windrow.indexes.row_model import encode_value
-from windrow.queries.engine.arrow_source import Binary, Column, Literal
+from windrow.queries.engine.arrow_source import Binary, Column, In, Literal, Predicate
 from windrow.queries.planner.key_ranges import KeyPredicate, find_key_predicate
 from windrow.queries.sql import parse_tree
 from windrow.queries.sql.statement import Statement, TreePath, cached_per_template
@@ -33,26 +33,31 @@ def find_point_predicate(statement: Statement, parameters: Any, definition: Stre
     )
     if points is None:
         return None
-    values = [(column, _constant_value(_node_at(statement.tree, path), parameters)) for column, path in points]
-    if not all(_compares_exactly(value, schema.field(column).type) for column, value in values):
+    values = [
+        (column, [_constant_value(_node_at(statement.tree, path), parameters) for path in paths])
+        for column, paths in points
+    ]
+    if not all(_compares_exactly(value, schema.field(column).type) for column, among in values for value in among):
         return None
-    if len(values) == len(definition.key) == 1:
-        whole = encode_value(values[0][1], schema.field(values[0][0]).type)
+    if len(values) == len(definition.key) == len(values[0][1]) == 1:
+        whole = encode_value(values[0][1][0], schema.field(values[0][0]).type)
         if whole is not None:
             return KeyPredicate((KeyRange(whole, whole),), None, None)
-    predicate = find_key_predicate(
-        [Binary("=", Column((column,)), Literal(value, "")) for column, value in values],
-        definition.model,
-        schema,
-    )
+    conditions: list[Predicate] = [
+        Binary("=", Column((column,)), Literal(among[0], ""))
+        if len(among) == 1
+        else In(Column((column,)), [Literal(value, "") for value in among])
+        for column, among in values
+    ]
+    predicate = find_key_predicate(conditions, definition.model, schema)
     return None if predicate.keys is None else predicate
 
 
 @cached_per_template
 def _find_key_equalities(
     statement: Statement, key: tuple[str, ...], time: str, schema_bytes: bytes
-) -> tuple[tuple[str, TreePath], ...] | None:
-    """The key columns that must equal something, and where that stands in the tree.
+) -> tuple[tuple[str, tuple[TreePath, ...]], ...] | None:
+    """The key columns that must equal something, or one of some things, and where those stand in the tree.
 
     None if the key's first column is not among them, or if another condition may say something of key or time.
     """
@@ -67,7 +72,7 @@ def _find_key_equalities(
     for condition, path in _conditions(tree["where_clause"], ("where_clause",)):
         point = _match_equality(condition, alias, names)
         if point is not None and point[0] in key:
-            equalities.append((point[0], (*path, point[1])))
+            equalities.append((point[0], tuple((*path, *place) for place in point[1])))
         elif _may_name(condition, names):
             return None
     return tuple(equalities) if key[0] in {column for column, _ in equalities} else None
@@ -95,16 +100,24 @@ def _conditions(node: parse_tree.Node, path: TreePath) -> Iterator[tuple[parse_t
         yield node, path
 
 
-def _match_equality(condition: parse_tree.Node, alias: str, names: Mapping[str, str]) -> tuple[str, str] | None:
-    """The column that a condition wants to be equal to the constant or parameter on its other side."""
-    if condition.get("type") != "COMPARE_EQUAL" or condition.get("class") != "COMPARISON":
+def _match_equality(
+    condition: parse_tree.Node, alias: str, names: Mapping[str, str]
+) -> tuple[str, tuple[TreePath, ...]] | None:
+    """The column that a condition wants to be equal to a constant or parameter in it, or to one of several."""
+    kind = condition.get("class"), condition.get("type")
+    sides: list[tuple[parse_tree.Node, list[TreePath]]]
+    if kind == ("COMPARISON", "COMPARE_EQUAL"):
+        sides = [(condition[side], [(other,)]) for side, other in (("left", "right"), ("right", "left"))]
+    elif kind == ("OPERATOR", "COMPARE_IN"):
+        sides = [(condition["children"][0], [("children", n) for n in range(1, len(condition["children"]))])]
+    else:
         return None
-    for side, other in (("left", "right"), ("right", "left")):
-        column, constant = condition[side], condition[other]
-        if column.get("class") == "COLUMN_REF" and constant.get("class") in ("CONSTANT", "PARAMETER"):
+    for column, places in sides:
+        among = [_node_at(condition, place).get("class") for place in places]
+        if column.get("class") == "COLUMN_REF" and among and {*among} <= {"CONSTANT", "PARAMETER"}:
             path = [str(name).lower() for name in column["column_names"]]
             if path[:-1] in ([], [alias]) and path[-1] in names:
-                return names[path[-1]], other
+                return names[path[-1]], tuple(places)
     return None
 
 

@@ -17,7 +17,7 @@ import windrow
 from windrow import arrow_input, small_append
 from windrow.queries.periodic import evaluation
 from windrow.queries.planner.row_cache import RowCache
-from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PoliteWork, PriorityGate
+from windrow.queries.priorities import BACKGROUND, PROCESS_GATE, PoliteWork, PriorityGate, YieldingReader
 
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 STAMP = pa.timestamp("us", "UTC")
@@ -225,8 +225,8 @@ def test_statements_over_shared_rows_are_suspended_too(monkeypatch):
     """They were read in one piece: who asked meanwhile waited for the whole answer."""
     reads = []
     suspended = PriorityGate()
-    fetch = suspended._fetch
-    monkeypatch.setattr(suspended, "_fetch", lambda *given: (reads.append(batch) or batch for batch in fetch(*given)))
+    following = YieldingReader.read_next_batch
+    monkeypatch.setattr(YieldingReader, "read_next_batch", lambda self: reads.append(b := following(self)) or b)
     monkeypatch.setattr("windrow.queries.periodic.shared_rows.PROCESS_GATE", suspended)
     monkeypatch.setattr(evaluation, "YIELDING", work := PoliteWork(suspended, 0.4))
     monkeypatch.setattr(evaluation._RowStatements, "_answer_alone", _refuse)
