@@ -114,7 +114,7 @@ class WindrowSource(DataSource):
         stream = self._option("stream")
         with (
             Warehouse(self._option("path"), create=False, read_only=True) as wh,
-            Snapshot(wh._store, [stream]) as snapshot,
+            wh.snapshot([stream]) as snapshot,
         ):
             return go_back(snapshot, [stream], self._as_of()).view(stream).entry.definition
 

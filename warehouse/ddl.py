@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from windrow import times
 from windrow.catalog.environment import Tables, catalog_key, decode_last_int
 from windrow.catalog.lookups import find_name_clash, find_stream, refuse_view
-from windrow.catalog.records import Layout, ReclaimEntry, SpoolEntry, StreamEntry, StreamState, ViewEntry
+from windrow.catalog.records import Layout, QueryState, ReclaimEntry, SpoolEntry, StreamEntry, StreamState, ViewEntry
 from windrow.catalog.segment_log import forget_dropped
 from windrow.definitions import StreamDefinition, check_erase_within, check_history, choose_index, is_hidden
 from windrow.errors import DefinitionError, InUseError, StreamExistsError, UnknownStreamError, ViewError
@@ -111,6 +111,8 @@ def drop_stream(store: Store, name: str, timeout: float = 60.0, *, view: bool = 
         _refuse_if_viewed(tables, entry)
         stream = catalog_key(entry.id)
         plan: ViewEntry | None = tables.get("plans", stream)
+        if plan is not None and plan.joined is not None:
+            _decide_anew(tables, plan)
         files = [input_key.decode() for input_key, record in tables.items("files") if record.stream == entry.id]
         segments = [record.id for _, record in tables.items("segments", stream)]
         segments += [segment.id for _, record in list_files(tables, stream) for segment in record.segments]
@@ -169,16 +171,30 @@ def _refuse_if_asked(tables: Tables, name: str) -> None:
         raise DefinitionError(f"stream {name!r} is read by periodic queries ({', '.join(readers)}); drop them first")
 
 
-def find_hidden_views(tables: Tables, stream: int) -> list[str]:
-    """Views of joins of a stream that standing queries share."""
+def _decide_anew(tables: Tables, view: ViewEntry) -> None:
+    """Have the next round decide on the queries that a view of a join may have served: it goes."""
+    users = [query for _, query in tables.items("queries") if set(query.reads) == set(view.inputs)]
+    for query in users:
+        state: QueryState = tables.get("paced", catalog_key(query.id))
+        tables.put("paced", catalog_key(query.id), replace(state, judged=0))
+
+
+def _find_views(tables: Tables, stream: int) -> list[str]:
+    """The views of a stream, also those of joins that standing queries share."""
     numbers = [decode_last_int(key) for key, _ in tables.raw_items("views", catalog_key(stream))]
-    plans = [tables.get("plans", catalog_key(number)) for number in numbers]
-    return [plan.name for plan in plans if is_hidden(plan.name)]
+    return [tables.get("plans", catalog_key(number)).name for number in numbers]
 
 
 def drop_hidden_views(store: Store, stream: int, timeout: float = 60.0) -> None:
-    """Drop those: queries are then answered from the rows, until a round keeps such a view again."""
-    for name in store.catalog.read(lambda tables: find_hidden_views(tables, stream)):
+    """Drop views of joins of a stream, or of its views: a round may keep such views again."""
+
+    def find(tables: Tables) -> list[str]:
+        names = _find_views(tables, stream)
+        for name in names:  # it grows meanwhile
+            names += _find_views(tables, find_stream(tables, name)[0].id)
+        return list(dict.fromkeys(filter(is_hidden, names)))
+
+    for name in store.catalog.read(find):
         with contextlib.suppress(UnknownStreamError):  # somebody else was quicker
             drop_stream(store, name, timeout, view=True)
 
@@ -233,30 +249,14 @@ class Alteration:
 
 def alter_stream(store: Store, stream: str, change: Alteration, timeout: float) -> None:
     """Change a stream's definition in one transaction, after `timeout` seconds of waiting for a slide at most."""
-    _make_way(store, stream, change, timeout)
     with disk_errors(f"altering stream {stream!r}"), hold_stream_lock(store, stream, timeout):
         contents = store.catalog.read(lambda tables: read_layout_contents(store, tables, stream))
         old = contents.entry.definition
         refuse_view(contents.entry, "altered")
-        if contents.viewed and (change.changes_columns or change.changes_lifetime):
-            raise DefinitionError(
-                f"views are derived from stream {stream!r}, by the columns and lifetime that it has; drop them first"
-            )
-        if contents.has_summaries and change.widen_column is not None:
-            raise DefinitionError(
-                f"summaries of stream {stream!r} group by the types that its columns have; drop them first, and create "
-                "them again"
-            )
-        if contents.summarised and change.changes_lifetime:
-            raise DefinitionError(_KEPT_BY_LIFETIME.format(stream))
-        new = old if change.add_column is None else add_column(old, change.add_column)
-        if change.widen_column is not None:
-            layouts = (*contents.state.layouts, *contents.state.past_layouts)
-            sorted_by = {*(old.first_key or ()), *(name for layout in layouts for name in layout.key)}
-            new = widen_column(new, change.widen_column, sorted_by)
-        new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)
-        new = _change_lifetime(new, contents.state, change.lifetime, change.max_lifetime)
+        new = _check_change(store, contents, change)
         recomputed = _recompute_segments(store, contents, new) if new.lasts_otherwise(old) else None
+        if change.changes_columns or new.erase_within not in (None, old.erase_within):
+            drop_hidden_views(store, contents.entry.id, timeout)  # none is made meanwhile: that takes the stream's lock
         store.files.reach("alter.committing")
         with store.catalog.write() as tables:
             entry, state = find_stream(tables, stream)
@@ -284,18 +284,28 @@ _KEPT_BY_LIFETIME = (
 )
 
 
-def _make_way(store: Store, stream: str, change: Alteration, timeout: float) -> None:
-    """Views of joins go where columns change, and are made again; a lifetime stays while queries rely on it."""
-
-    def find(tables: Tables) -> tuple[int, list[str]]:
-        entry, _ = find_stream(tables, stream)
-        return entry.id, find_hidden_views(tables, entry.id)
-
-    number, hidden = store.catalog.read(find)
-    if hidden and change.changes_lifetime:
-        raise DefinitionError(_KEPT_BY_LIFETIME.format(stream))
-    if hidden and change.changes_columns:
-        drop_hidden_views(store, number, timeout)
+def _check_change(store: Store, contents: LayoutContents, change: Alteration) -> StreamDefinition:
+    """What a stream will be, or why it cannot: a lifetime stays while views, queries or summaries rely on it."""
+    old, number = contents.entry.definition, contents.entry.id
+    views = store.catalog.read(lambda tables: _find_views(tables, number))
+    if not all(map(is_hidden, views)) and (change.changes_columns or change.changes_lifetime):
+        raise DefinitionError(
+            f"views are derived from stream {old.name!r}, by the columns and lifetime that it has; drop them first"
+        )
+    if contents.has_summaries and change.widen_column is not None:
+        raise DefinitionError(
+            f"summaries of stream {old.name!r} group by the types that its columns have; drop them first, and create "
+            "them again"
+        )
+    if (contents.summarised or views) and change.changes_lifetime:
+        raise DefinitionError(_KEPT_BY_LIFETIME.format(old.name))
+    new = old if change.add_column is None else add_column(old, change.add_column)
+    if change.widen_column is not None:
+        layouts = (*contents.state.layouts, *contents.state.past_layouts)
+        sorted_by = {*(old.first_key or ()), *(name for layout in layouts for name in layout.key)}
+        new = widen_column(new, change.widen_column, sorted_by)
+    new = _change_limits(new if change.checks is None else replace(new, checks=change.checks), change.limits)
+    return _change_lifetime(new, contents.state, change.lifetime, change.max_lifetime)
 
 
 def _change_limits(old: StreamDefinition, limits: Mapping[str, times.Duration | None]) -> StreamDefinition:

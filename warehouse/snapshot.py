@@ -364,10 +364,19 @@ class Snapshot:
             raise ClosedError("this snapshot is closed; take a new one")
         self.store.check_process()
         if stream not in self._views:
-            raise UnknownStreamError(
-                f"the snapshot has no stream {stream!r}; it has {', '.join(self.streams()) or 'none'}"
-            )
+            raise self._miss_stream(stream)
         return self._views[stream]
+
+    def _seen_view(self, stream: str) -> StreamSnapshot:
+        """One that users see."""
+        if is_hidden(stream):
+            raise self._miss_stream(stream)
+        return self.view(stream)
+
+    def _miss_stream(self, stream: str) -> UnknownStreamError:
+        return UnknownStreamError(
+            f"the snapshot has no stream {stream!r}; it has {', '.join(self.streams()) or 'none'}"
+        )
 
     def past_view(self, stream: str, past: "Past") -> StreamSnapshot:
         """A stream as it was, or with its expired rows, by the history that this snapshot pins."""
@@ -415,7 +424,7 @@ class Snapshot:
         self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """The rows of a window, streamed; the snapshot lives at least as long as the reader."""
-        view = self.view(stream)
+        view = self._seen_view(stream)
         schema = select_columns(view, columns)
         bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))
         self.store.count_scan(view.entry.id)
@@ -446,7 +455,7 @@ class Snapshot:
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of a window whose key equals `key`, is one of `keys`, or lies in `between` (both ends included)."""
-        view = self.view(stream)
+        view = self._seen_view(stream)
         definition = view.entry.definition
         ranges = encode_key_ranges(definition.name, definition.key, definition.key_types(), key, keys, between)
         bounds = view.bounds() if window is None else view.last(times.parse_duration(window, "window"))

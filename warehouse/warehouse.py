@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_fields
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables
-from windrow.catalog.lookups import find_stream
+from windrow.catalog.lookups import find_stream, refuse_hidden
 from windrow.catalog.records import StreamEntry
 from windrow.definitions import is_hidden, make_definition
 from windrow.errors import BusyError, DefinitionError, QueryError, StorageError
@@ -76,6 +76,10 @@ class StreamChanges:
 
     _store: Store
 
+    def _seen(self, name: str) -> str:
+        """A name of a stream or view that users see."""
+        return refuse_hidden(self._store.catalog, name)
+
     def alter_stream(
         self,
         stream: str,
@@ -117,7 +121,7 @@ class StreamChanges:
         """
         from windrow.ddl import Alteration, alter_stream
 
-        predicates = None
+        stream, predicates = self._seen(stream), None
         if checks is not None:
             entry, _ = self._store.catalog.read(lambda tables: find_stream(tables, stream))
             predicates = _check_predicates(stream, entry.definition.schema, checks)
@@ -133,7 +137,7 @@ class StreamChanges:
 
             renew_result_types(self._store, stream)
             renew_synopses(self._store)
-        if add_column is not None or widen_column is not None:
+        if (add_column, widen_column, erase_within) != (None, None, None):
             from windrow.queries.periodic.join_views import renew_join_views
 
             renew_join_views(self._store, stream)
@@ -163,6 +167,7 @@ class StreamChanges:
         """
         from windrow.relayout import relayout
 
+        stream = self._seen(stream)
         return relayout(self._store, stream, index, key, move=move, budget=budget, timeout=timeout, progress=progress)
 
     def advise(self, stream: str, among: Sequence[Index] | None = None) -> "Advice":
@@ -174,19 +179,19 @@ class StreamChanges:
         """
         from windrow.advisor import advise
 
-        return advise(self._store, stream, among)
+        return advise(self._store, self._seen(stream), among)
 
     def relayout_step(self, stream: str, *, budget: int = STEP_BYTES, timeout: float = 60.0) -> "RelayoutReport":
         """Move at most `budget` bytes of stored rows (at least one segment) from older layouts into the current one."""
         from windrow.relayout import move_all
 
-        return move_all(self._store, stream, budget=budget, steps=1, timeout=timeout)
+        return move_all(self._store, self._seen(stream), budget=budget, steps=1, timeout=timeout)
 
     def cancel_relayout(self, stream: str, *, timeout: float = 60.0) -> "RelayoutReport":
         """Go back to the layout and key before a change that is under way; rows that were moved leave by expiring."""
         from windrow.relayout import cancel_relayout
 
-        return cancel_relayout(self._store, stream, timeout)
+        return cancel_relayout(self._store, self._seen(stream), timeout)
 
     def publish(
         self,
@@ -208,13 +213,13 @@ class StreamChanges:
         """
         from windrow.publication import publish
 
-        return publish(self._store, stream, format, every, hold)
+        return publish(self._store, self._seen(stream), format, every, hold)
 
     def unpublish(self, stream: str) -> None:
         """End the publication of a stream; the table's log is removed, the rows stay."""
         from windrow.publication import unpublish
 
-        unpublish(self._store, stream)
+        unpublish(self._store, self._seen(stream))
 
     def publications(self) -> "list[Publication]":
         """The streams that are published, and where."""
@@ -490,7 +495,7 @@ class Warehouse(StreamChanges):
         """Remove a stream and its rows; readers that have pinned it go on reading."""
         from windrow import ddl
 
-        ddl.drop_stream(self._store, name)
+        ddl.drop_stream(self._store, self._seen(name))
 
     def streams(self) -> list[str]:
         """Names of the streams."""
@@ -546,7 +551,7 @@ class Warehouse(StreamChanges):
         """Remove a view and its rows; readers that have pinned it go on reading."""
         from windrow import ddl
 
-        ddl.drop_stream(self._store, name, view=True)
+        ddl.drop_stream(self._store, self._seen(name), view=True)
 
     def views(self) -> "list[View]":
         """What is known of each view: its statement, inputs, update pattern and why, clock and whom it waits for."""
@@ -627,6 +632,7 @@ class Warehouse(StreamChanges):
         from windrow.sources import parse_covers
 
         check_durability(self._store, durable)
+        stream = self._seen(stream)
         if evolve is not None:
             data = self._evolve_for(stream, data, evolve)
         if replace:
@@ -696,13 +702,13 @@ class Warehouse(StreamChanges):
         from windrow.sources import heartbeat
 
         start = None if covers is None else times.parse_instant(covers, "covers")
-        heartbeat(self._store, stream, source, times.parse_instant(up_to, "up_to"), start)
+        heartbeat(self._store, self._seen(stream), source, times.parse_instant(up_to, "up_to"), start)
 
     def gaps(self, stream: str | None = None, *, closed: bool = False) -> "list[Gap]":
         """What is known to be missing of a stream, or of all: the open gaps, or those that were closed too."""
         from windrow.gaps import list_gaps
 
-        return TableList(list_gaps(self._store, stream, closed=closed))
+        return TableList(list_gaps(self._store, None if stream is None else self._seen(stream), closed=closed))
 
     def declare_gap(
         self,
@@ -717,7 +723,7 @@ class Warehouse(StreamChanges):
         from windrow.gaps import declare_gap
 
         first = None if start is None else times.parse_instant(start, "start")
-        return declare_gap(self._store, stream, source, first, times.parse_instant(end, "end"), cause)
+        return declare_gap(self._store, self._seen(stream), source, first, times.parse_instant(end, "end"), cause)
 
     def close_gap(self, id: int, note: str = "") -> None:
         """Close a gap: what it lacks has come by another way, or will never come and is no loss."""
@@ -729,7 +735,7 @@ class Warehouse(StreamChanges):
         """Declare a source failed; `on_source_failure` says what happens. Its next append or heartbeat revives it."""
         from windrow.sources import fail_source
 
-        fail_source(self._store, stream, source, reason)
+        fail_source(self._store, self._seen(stream), source, reason)
 
     def slide(
         self, stream: str, to: times.Instant | None = None, *, force: bool = False, timeout: float = 60.0
@@ -749,26 +755,27 @@ class Warehouse(StreamChanges):
 
         target = None if to is None else self._store.clock() if to == "now" else times.parse_instant(to, "to")
         with paying(self._store):
-            report = Slide(self._store, stream, target, force, timeout, SLIDE_HOOKS).run()
+            report = Slide(self._store, self._seen(stream), target, force, timeout, SLIDE_HOOKS).run()
             if report.moved:
                 follow_advice(self._store, stream)
         return report
 
     def now(self, stream: str) -> Any:
         """The stream's clock as a UTC datetime, None before its first slide."""
+        stream = self._seen(stream)
         entry, state = self._store.catalog.read(lambda tables: find_stream(tables, stream))
         return None if state.slide is None else times.to_datetime(entry.definition.model.slot_end(state.slide))
 
     def wait_for(self, stream: str, *, up_to: times.Instant, timeout: float | times.Duration | None = None) -> None:
         """Wait until the stream's clock has reached `up_to`, whoever slides it."""
         limit = None if timeout is None else 0.0 if timeout == 0 else times.parse_seconds(timeout, "timeout")
-        wait_for_clock(self._store, stream, times.parse_instant(up_to, "up_to"), limit)
+        wait_for_clock(self._store, self._seen(stream), times.parse_instant(up_to, "up_to"), limit)
 
     def scan(
         self, stream: str, window: times.Duration | None = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """The rows of a window (by default all live rows), streamed, consistent with one slide."""
-        return Snapshot(self._store, [stream]).scan(stream, window, columns)
+        return Snapshot(self._store, [self._seen(stream)]).scan(stream, window, columns)
 
     def probe(
         self,
@@ -785,7 +792,7 @@ class Warehouse(StreamChanges):
         For a composite key give a tuple; a shorter tuple finds all keys that begin with it. None is the key that
         is null; nulls come before all other keys, so ``between=(None, 5)`` has them too.
         """
-        with Snapshot(self._store, [stream]) as snapshot:
+        with Snapshot(self._store, [self._seen(stream)]) as snapshot:
             return snapshot.probe(stream, key, keys=keys, between=between, window=window, columns=columns)
 
     def snapshot(self, streams: Sequence[str] | None = None, *, as_of: int | None = None) -> Snapshot:
@@ -796,7 +803,7 @@ class Warehouse(StreamChanges):
             as_of: The number of an earlier commit, which each answer has as its `version`: what streams with history,
                 and tables, were then.
         """
-        snapshot = Snapshot(self._store, streams)
+        snapshot = Snapshot(self._store, None if streams is None else [self._seen(name) for name in streams])
         return snapshot if as_of is None else snapshot.as_of(as_of)
 
     def sql(
@@ -992,7 +999,7 @@ class Warehouse(StreamChanges):
         """The rows that were not taken, with ``_reason, _source, _batch, _rejected_at`` behind their own columns."""
         from windrow.rejected_rows import read_rejected
 
-        return read_rejected(self._store, stream)
+        return read_rejected(self._store, self._seen(stream))
 
     def replay(self, stream: str, with_: str | None = None) -> "AppendReport":
         """Append the rejected rows again; those that are still not acceptable stay rejected.
@@ -1005,10 +1012,10 @@ class Warehouse(StreamChanges):
         from windrow.rejected_rows import replay_rejected
 
         if with_ is None:
-            return replay_rejected(self._store, stream)
+            return replay_rejected(self._store, self._seen(stream))
         from windrow.queries.external_connection import select_from
 
-        return replay_rejected(self._store, stream, mend=lambda rows: select_from("rejected", rows, with_))
+        return replay_rejected(self._store, self._seen(stream), mend=lambda rows: select_from("rejected", rows, with_))
 
     def erase(
         self, stream: str, *, keys: Sequence[Any] | None = None, where: str | None = None, timeout: float = 60.0
@@ -1029,6 +1036,7 @@ class Warehouse(StreamChanges):
         from windrow.queries.synopses.synopsis_choice import renew_synopses
         from windrow.queries.views.slide_hook import prepare_refill
 
+        stream = self._seen(stream)
         if where is not None:
             entry, _ = self._store.catalog.read(lambda tables: find_stream(tables, stream))
             problem = find_predicate_problem(where, entry.definition.schema)
@@ -1043,13 +1051,13 @@ class Warehouse(StreamChanges):
         """The receipts of what was erased from a stream."""
         from windrow.erasure import list_erasures
 
-        return TableList(list_erasures(self._store, stream))
+        return TableList(list_erasures(self._store, self._seen(stream)))
 
     def discard_rejected(self, stream: str) -> int:
         """Throw the rejected rows away; gives how many there were."""
         from windrow.rejected_rows import discard_rejected
 
-        return discard_rejected(self._store, stream)
+        return discard_rejected(self._store, self._seen(stream))
 
     def put_table(self, name: str, data: Any, *, valid_from: times.Instant | None = None) -> int:
         """Store a small relation to join with, or replace it atomically; gives its number of rows.
@@ -1078,7 +1086,7 @@ class Warehouse(StreamChanges):
         """All that is known of one stream: definition, index and why, clock, sources, sizes."""
         from windrow.status import stream_status
 
-        return stream_status(self._store, name)
+        return stream_status(self._store, self._seen(name))
 
     def status(self) -> "WarehouseStatus":
         """The state of the warehouse: each stream's clock, whom it waits for, sizes, readers."""
@@ -1110,7 +1118,7 @@ class Warehouse(StreamChanges):
         from windrow.queries.views.slide_hook import prepare_refill
         from windrow.repair import repair
 
-        report = repair(self._store, stream, give_up=give_up, refill=prepare_refill, timeout=timeout)
+        report = repair(self._store, self._seen(stream), give_up=give_up, refill=prepare_refill, timeout=timeout)
         if report.repaired:
             renew_synopses(self._store)
         return report

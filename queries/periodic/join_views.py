@@ -22,7 +22,7 @@ from windrow.queries.synopses.cost_model import compare_join
 from windrow.queries.synopses.join_statement import ColumnPlace, WindowJoin, column_name
 from windrow.queries.synopses.query_shape import StandingJoin, read_join, read_standing_statement
 from windrow.queries.synopses.synopsis_choice import keeps_always, reconcile_all, reconcile_stream, record_reasons
-from windrow.queries.views.ddl import create_join_view
+from windrow.queries.views.ddl import create_join_view, find_join_problem
 from windrow.snapshot import Snapshot
 from windrow.store import Store
 
@@ -71,7 +71,7 @@ def reconcile_synopses(store: Store, streams: Iterable[str]) -> None:
 
 
 def renew_join_views(store: Store, stream: str) -> None:
-    """Decide anew on views of joins of a stream, after they went because its columns changed."""
+    """Decide anew on views of joins of a stream, after they went because it was altered."""
     queries, _ = store.catalog.read(_read_records)
     if any(stream in entry.reads for entry in queries):
         reconcile_synopses(store, [stream])
@@ -88,12 +88,13 @@ def _reconcile_views(store: Store, streams: set[str]) -> None:
         kept = {}
         for key, shared in _find_joins(store, snapshot, entries).items():
             existing = any(plan.joined is not None and plan.joined.key == key for plan in plans)
-            if shared.streams & streams and not keeps_always():
+            why = find_join_problem(store, sorted(shared.streams))
+            if not why and shared.streams & streams and not keeps_always():
                 why = _compare(snapshot, shared, existing=existing)
-                if why:
-                    record_reasons(store, [query for query, _ in shared.queries], dict.fromkeys(shared.names, why))
-                    continue
-            elif not existing and not shared.streams & streams:
+            if why:
+                record_reasons(store, [query for query, _ in shared.queries], dict.fromkeys(shared.names, why))
+                continue
+            if not existing and not shared.streams & streams:
                 continue
             name = _find_view(snapshot, plans, shared) or _create(store, shared)
             if name is not None:

@@ -57,6 +57,8 @@ _log = logging.getLogger(__name__)
 _MIN_ROWS = 1000
 """Rows of a stream below which nothing is gained by a synopsis. Not measured: DuckDB reads so few in well under what a
 statement costs anyway (`_SCAN_ROW` and `_STATEMENT` of the synopses' cost model)."""
+_READS_SEVERAL = "it does not read exactly one stream"
+"""Why rows answered a join in earlier releases, which kept no views of joins: it is decided anew."""
 _MAX_RERUNS = 3
 """How often a run at ``latest`` is made again because its streams slid meanwhile, as for one-time queries."""
 _MAX_ROLLED = 8
@@ -536,7 +538,8 @@ def _find_changed_streams(snapshot: Snapshot, queries: Iterable[tuple[QueryEntry
         pace = entry.paces[0]
         if pace.stream not in changed:
             rows = snapshot.view(pace.stream).segments.rows
-            if max(rows, state.judged) >= _MIN_ROWS and not rows <= 2 * state.judged <= 4 * rows:
+            judged = 0 if state.from_rows == _READS_SEVERAL else state.judged
+            if max(rows, judged) >= _MIN_ROWS and not rows <= 2 * judged <= 4 * rows:
                 changed[pace.stream] = None
     return list(changed)
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from windrow import arguments, times
 from windrow.catalog.environment import Tables, catalog_key
+from windrow.catalog.lookups import find_stream
 from windrow.catalog.records import (
     GroupedStatement,
     JoinedWindows,
@@ -25,6 +26,7 @@ from windrow.catalog.records import (
 from windrow.ddl import choose_first_layout, drop_stream, make_stream_folders, record_stream
 from windrow.definitions import HIDDEN_PREFIX, StreamDefinition, check_name, is_hidden, make_definition
 from windrow.errors import StreamExistsError, UnknownTableError, ViewError
+from windrow.expired_rows import find_limit
 from windrow.files import disk_errors
 from windrow.formats.html import TableList, TableRecord
 from windrow.history import find_cutoff
@@ -155,9 +157,22 @@ def create_join_view(store: Store, name: str, sql: str, joined: JoinedWindows) -
     """
     with ExitStack() as stack:
         sql, plan, snapshot = _plan_locked(store, name, sql, (), stack, recompute=False)
+        limited = find_join_problem(store, [part.name for part in plan.streams])
+        if limited:
+            raise ViewError(limited)
         columns = list(describe_columns(store, name, plan, snapshot.tables))[2:]
         draft = replace(_draft_view(name, sql, plan, snapshot), joined=joined)
         _declare(store, draft, plan, columns, snapshot, ViewOptions())
+
+
+def find_join_problem(store: Store, streams: Iterable[str]) -> str:
+    """Why no view of a join of some streams is kept: nobody would see that it keeps rows too long; empty if it may."""
+
+    def find(tables: Tables) -> list[str]:
+        return [name for name in streams if find_limit(tables, find_stream(tables, name)[0]) is not None]
+
+    limited = store.catalog.read(find)
+    return f"no view of its join is kept, since {limited[0]!r} is under erase_within" if limited else ""
 
 
 def _draft_view(name: str, sql: str, plan: ViewPlan, snapshot: Snapshot) -> ViewEntry:

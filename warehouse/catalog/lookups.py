@@ -14,14 +14,25 @@ def find_stream(tables: Tables, name: str) -> tuple[StreamEntry, StreamState]:
     """A stream's records, or an error that names the streams there are."""
     entry = tables.get("streams", name.encode())
     if entry is None:
-        names = [other for key, _ in tables.raw_items("streams") if not is_hidden(other := key.decode())]
-        raise UnknownStreamError(
-            f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
-        )
+        raise _miss_stream(tables, name)
     state = tables.get("states", catalog_key(entry.id))
     if state is None:
         raise FormatError(f"the catalog has lost the state of stream {name!r}; restore it from a copy")
     return entry, state
+
+
+def refuse_hidden(catalog: Catalog, name: str) -> str:
+    """A name that a user gives; one of a view that standing queries share is the name of nothing to users."""
+    if is_hidden(name):
+        raise catalog.read(lambda tables: _miss_stream(tables, name))
+    return name
+
+
+def _miss_stream(tables: Tables, name: str) -> UnknownStreamError:
+    names = [other for key, _ in tables.raw_items("streams") if not is_hidden(other := key.decode())]
+    return UnknownStreamError(
+        f"there is no stream {name!r}; {'the streams are ' + ', '.join(names) if names else 'none was created yet'}"
+    )
 
 
 def refuse_view(entry: StreamEntry, action: str) -> None:

@@ -172,12 +172,13 @@ def _show_trial(
     """Show the first rows and what an append would reject; nothing is written."""
     import pyarrow as pa
 
-    from windrow.catalog.lookups import find_stream
+    from windrow.catalog.lookups import find_stream, refuse_hidden
     from windrow.cli import writers
     from windrow.rejection import classify_rows
     from windrow.row_checks import apply_checks, describe_reasons
 
     store, flaws = wh._store, options.flaws or FlawedLines()
+    stream = refuse_hidden(store.catalog, stream)
     entry, state = store.catalog.read(lambda tables: find_stream(tables, stream))
     definition = entry.definition
     now = None if state.slide is None else definition.model.slot_end(state.slide)
@@ -544,6 +545,7 @@ def replay(
 
     Lines of text files are read again as they were, or as the options say.
     """
+    from windrow.catalog.lookups import refuse_hidden
     from windrow.rejected_rows import replay_rejected
 
     times = TimeFormat(time_format, epoch, timezone)
@@ -554,7 +556,7 @@ def replay(
         return replace(text, nulls=(*text.nulls, *nulls), times=replace(text.times, **changed))
 
     with session.open() as wh:
-        report = replay_rejected(wh._store, name, read_otherwise)
+        report = replay_rejected(wh._store, refuse_hidden(wh._store.catalog, name), read_otherwise)
     if session.json:
         terminal.write_json(terminal.to_record(report))
         return

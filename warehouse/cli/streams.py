@@ -499,9 +499,10 @@ def relayout(
             mode = "now" if move else "steps" if move_with_slides else False
             report = _change_layout(wh, name, layout, keys, mode, options)
         else:
+            from windrow.catalog.lookups import refuse_hidden
             from windrow.relayout import read_relayout_report
 
-            report = read_relayout_report(wh._store, name)
+            report = read_relayout_report(wh._store, refuse_hidden(wh._store.catalog, name))
     if session.json:
         terminal.write_json(relayout_to_json(report))
     else:

@@ -8,6 +8,8 @@ join of (7, 9)      ├─────────────?─────�
 import random
 import re
 import signal
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import child_processes
 import plain_duckdb
 import windrow
 from faulty_disks import join_child, start_child
 from sample_streams import BASE, when
+from windrow.catalog.environment import catalog_key
+from windrow.ddl import drop_stream
+from windrow.queries.periodic import runner
 from windrow.queries.synopses import node_store
 
 SECOND = 1_000_000
@@ -274,6 +280,102 @@ def test_columns_may_change_under_it(tmp_path: Path) -> None:
     world.check()
     assert world.how["q0"] == ["basic synopsis"] * 2
     world.wh.close()
+
+
+def test_no_view_is_kept_over_a_stream_with_erase_within(tmp_path: Path) -> None:
+    """It would hold rows that are to go, as long as another stream lags: also over a view of that stream."""
+    world = World.open(tmp_path / "wh", 7)
+    fill(world, 3, 20)
+    world.add(0)
+    world.add(1)
+    world.wh.create_view("w", "SELECT k, v FROM s")
+    for number in range(2):
+        world.wh.add_query(
+            f"over{number}",
+            "SELECT count(*) FROM w [WINDOW 40 SECONDS SLIDE 10 SECONDS] x "
+            "JOIN t [WINDOW 40 SECONDS SLIDE 10 SECONDS] y USING (k)",
+        )
+    assert len(hidden(world.wh)) == 2
+    with pytest.raises(windrow.WindrowError, match="shorter than the slide"):
+        world.wh.alter_stream("s", erase_within="1 second")
+    assert len(hidden(world.wh)) == 2
+    world.wh.alter_stream("s", erase_within="20 seconds")
+    world.add(1)
+    assert hidden(world.wh) == []
+    for name in ("over0", "over1"):
+        world.wh.drop_query(name)
+    assert "no view of its join is kept, since 's' is under erase_within" in str(world.wh.query_plan())
+    for _ in range(LIFE // DELTA + 4):
+        world.append("s", 10)
+        world.slide("s")
+    world.wh.gc()
+    assert not list((tmp_path / "wh" / "streams").glob("~*/segments/*"))
+    world.slide("t", LIFE // DELTA + 4)
+    world.check()
+    assert {how for runs in world.how.values() for how in runs} == {"snapshot"}
+    world.wh.alter_stream("s", erase_within="none")
+    fill(world, 1, 20)
+    assert len(hidden(world.wh)) == 1
+    world.wh.close()
+
+
+def test_a_view_outlives_a_refused_change_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round after it went decides anew, and so for queries that an earlier release has decided on."""
+    monkeypatch.setattr(runner, "_MIN_ROWS", 10)
+    world = World.open(tmp_path / "wh", 8)
+    fill(world, 4, 20)
+    world.add(0)
+    world.add(1)
+    (view,) = hidden(world.wh)
+    for change in ({"add_column": pa.field("v", pa.int64())}, {"widen_column": ("v", pa.string())}):
+        with pytest.raises(windrow.WindrowError):
+            world.wh.alter_stream("s", **change)
+    assert hidden(world.wh) == [view]
+    store = world.wh._store
+    for by_earlier_release in (False, True):
+        drop_stream(store, view, view=True)
+        with store.catalog.write() as tables:
+            for _, query in list(tables.items("queries")) if by_earlier_release else ():
+                state = tables.get("paced", catalog_key(query.id))
+                state = replace(state, judged=80, from_rows="it does not read exactly one stream")
+                tables.put("paced", catalog_key(query.id), state)
+        fill(world, 1, 5)
+        world.check()
+        (view,) = hidden(world.wh)
+        fill(world, 1, 5)
+        world.check()
+        assert hidden(world.wh) == [view]
+    assert {tuple(runs) for runs in world.how.values()} == {("snapshot", "basic synopsis") * 2}
+    world.wh.close()
+
+
+def test_users_cannot_name_the_view(tmp_path: Path, windrow_command: Path) -> None:
+    world = World.open(tmp_path / "wh", 9)
+    fill(world, 3, 20)
+    world.add(0)
+    (view,) = hidden(world.wh)
+    wh, one = world.wh, [{"k": 1}]
+    calls: list[Callable[[str], Any]] = [
+        wh.scan, wh.probe, wh.stream, wh.now, wh.publish, wh.unpublish, wh.drop_view, wh.drop_stream, wh.slide, wh.advise,
+        wh.relayout, wh.relayout_step, wh.cancel_relayout, wh.alter_stream, wh.rejected, wh.replay, wh.discard_rejected,
+        wh.erasures, wh.repair, wh.gaps, lambda name: wh.snapshot([name]), lambda name: wh.append(name, one),
+        lambda name: wh.wait_for(name, up_to=when(BASE)), lambda name: wh.erase(name, keys=[1]),
+        lambda name: wh.heartbeat(name, up_to=when(BASE)), lambda name: wh.fail_source(name, "a"),
+        lambda name: wh.declare_gap(name, start=when(BASE), end=when(BASE + DELTA)),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(windrow.WindrowError, match=rf"there is no stream '{view}'; the streams are s, t, u"):
+            call(view)
+    with wh.snapshot() as snapshot:
+        for read in (snapshot.scan, snapshot.probe):
+            with pytest.raises(windrow.WindrowError, match="has no stream"):
+                read(view)
+    assert hidden(wh) == [view]
+    wh.close()
+    for words in (["scan", view], ["stream", "relayout", view]):
+        told = subprocess.run([windrow_command, "-w", world.path, *words], check=False, capture_output=True, text=True)
+        assert told.returncode != 0
+        assert "there is no stream" in told.stderr
 
 
 def test_it_keeps_no_rows_back_while_a_stream_lags(tmp_path: Path) -> None:
