@@ -137,7 +137,7 @@ class StreamChanges:
 
             renew_result_types(self._store, stream)
             renew_synopses(self._store)
-        if (add_column, widen_column, erase_within) != (None, None, None):
+        if add_column is not None or widen_column is not None or erase_within is not None:
             from windrow.queries.periodic.join_views import renew_join_views
 
             renew_join_views(self._store, stream)
