@@ -57,7 +57,8 @@ def to_stream_rows(
             ends = begins
         else:
             begins, ends = (batch.column(position).to_numpy(zero_copy_only=False) for position in (0, 1))
-        if view.joined is not None:  # only the end counts; so a slide changes no earlier slot of its synopses
+        if view.joined is not None and interval.before is not None:
+            # Only the end counts; so a slide changes no earlier slot of its synopses.
             begins = np.full(batch.num_rows, interval.now, np.int64)
         bounds = {definition.time: pa.array(begins)}
         if definition.expires is not None:
