@@ -434,6 +434,10 @@ def _catch_up(store: Store, stream: int, name: str) -> PublicationEntry | None:
     try:
         content = _version_path(log, last).read_bytes()
     except FileNotFoundError:
+        if publication.pending and (log / publication.pending).exists():
+            _name_version(store, log / publication.pending, _version_path(log, last))
+            store.files.sync(log)
+            return publication
         there = [int(path.stem) for path in log.glob("*.json") if path.stem.isdigit()]
         missing = range(max(there, default=last) + 1, last + 1)
         if not missing or not recorded.keys() >= set(missing):

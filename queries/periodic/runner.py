@@ -56,7 +56,7 @@ _MAX_BATCH = 256
 _log = logging.getLogger(__name__)
 _MIN_ROWS = 1000
 """Rows of a stream below which nothing is gained by a synopsis. Not measured: DuckDB reads so few in well under what a
-statement costs anyway (`_SCAN_ROW` and `_STATEMENT` of the synopses' cost model)."""
+statement costs anyway (`_SHARED_ROW` and `_SHARED_STATEMENT` of the synopses' cost model)."""
 _READS_SEVERAL = "it does not read exactly one stream"
 """Why rows answered a join in earlier releases, which kept no views of joins: it is decided anew."""
 _MAX_RERUNS = 3

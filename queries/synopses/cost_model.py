@@ -209,6 +209,7 @@ def choose_kind(load: SynopsisLoad) -> tuple[str, str]:
 
 # -- a synopsis, or the rows ------------------------------------------------------------------------------------------
 
+_SHARED_STATEMENT, _SHARED_ROW = 2.0e-3, 17e-9
 _SCAN_ROW = 42e-9
 _STATEMENT, _BUILD, _MERGE = 1.2e-3, 1.45e-3, 4.5e-3
 _ARRAY_BUILD, _ARRAY_PASS, _ARRAY_ANSWER = 0.2e-3, 1.8e-3, 0.1e-3
@@ -216,10 +217,11 @@ _KEPT_BYTE = 4e-9
 _FETCH, _FETCHED_ROW = 2.5e-3, 0.3e-6
 _VIEW, _RESULT = 12e-3, 0.5e-6
 """Seconds of processor time as measured on one machine (`bench standing`, with windows of 60 slots); only their ratios
-matter: to read a row in a statement; to run a statement over shared rows, to make a node, to merge a window's nodes,
-each in DuckDB; by arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or
-merge a byte of a node; to put a slide's rows where DuckDB makes nodes of them, and each of these rows; to move a view
-of a join with a slide, and for each result that it gets."""
+matter: to run a statement over shared rows, and to read one of them; to read a row where a node is made or streams are
+joined; to run a statement that joins or finishes answers, to make a node, to merge a window's nodes, each in DuckDB; by
+arrays, to make a node, to walk over a synopsis for all its users, to answer one of them; to write or merge a byte of a
+node; to put a slide's rows where DuckDB makes nodes of them, and each of these rows; to move a view of a join with a
+slide, and for each result that it gets."""
 BUDGET = 1.0
 """Bytes that the synopses of a stream may take, as a multiple of those of its window."""
 _NEW_FACTOR, _OLD_FACTOR = 0.8, 1.5
@@ -313,16 +315,19 @@ def compare_join(
     """
     came = 2 * results / max(1, slots)  # a result lives for half of a window, on average
     kept = _VIEW + came * _RESULT + synopses * (_BUILD + came * _SCAN_ROW) + len(uses) * _ARRAY_ANSWER
-    return SynopsisCosts(kept, cost_of_rows(uses, (rows + results) / max(1, slots)), 0.0)
+    return SynopsisCosts(kept, cost_of_rows(uses, (rows + results) / max(1, slots), joining=True), 0.0)
 
 
-def cost_of_rows(uses: Sequence[tuple[int, int]], slot_rows: float, shares: Sequence[float] = ()) -> float:
+def cost_of_rows(
+    uses: Sequence[tuple[int, int]], slot_rows: float, shares: Sequence[float] = (), *, joining: bool = False
+) -> float:
     """Seconds per slide to run statements over rows that they share, with windows and periods in slots.
 
-    With `shares`, only so much of each counts.
+    With `shares`, only so much of each counts. A statement that joins streams costs more for each row.
     """
+    statement, row = (_STATEMENT, _SCAN_ROW) if joining else (_SHARED_STATEMENT, _SHARED_ROW)
     return sum(
-        share * (_STATEMENT + window * slot_rows * _SCAN_ROW) / period
+        share * (statement + window * slot_rows * row) / period
         for (window, period), share in zip(uses, shares or (1.0,) * len(uses), strict=True)
     )
 

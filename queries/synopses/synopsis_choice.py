@@ -206,7 +206,8 @@ class _Choice:
         if not self.joined:
             return costs
         rows = self.view.segments.rows + sum(view.segments.rows for view in self.joined)
-        return dataclasses.replace(costs, rows=cost_of_rows(load.uses, rows / _count_slots(self.view), load.shares))
+        joins = cost_of_rows(load.uses, rows / _count_slots(self.view), load.shares, joining=True)
+        return dataclasses.replace(costs, rows=joins)
 
 
 def estimate_bytes(entry: SynopsisEntry) -> float:

@@ -117,7 +117,7 @@ class KeySet:
         if pa.types.is_dictionary(column.type):
             same = pc.is_in(column.dictionary, value_set=values).to_numpy(zero_copy_only=False)
             has_null = values.null_count > 0
-            passing = np.append(same, has_null)[column.indices.fill_null(len(same)).to_numpy()]
+            passing = np.append(same, has_null)[column.indices.cast(pa.int32()).fill_null(len(same)).to_numpy()]
         else:
             passing = pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False)
         positions = np.flatnonzero(passing)

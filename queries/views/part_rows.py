@@ -71,9 +71,17 @@ def take_values(chunks: Sequence[pa.Array], positions: Int64s) -> pa.Array:
         return native_matches.gather(chunks, positions)
     starts = np.cumsum([0, *map(len, chunks)])
     flat = [piece for chunk in chunks for piece in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
-    taken = pa.chunked_array(flat).take(pa.array(starts[positions >> ROW_BITS] + (positions & ROW_MASK)))
+    rows = pa.array(starts[positions >> ROW_BITS] + (positions & ROW_MASK))
+    taken = pa.chunked_array(map(_widen_indices, flat)).take(rows)
     whole = taken.chunk(0) if taken.num_chunks == 1 else taken.combine_chunks()
     return whole.dictionary_decode() if pa.types.is_dictionary(whole.type) else whole
+
+
+def _widen_indices(values: pa.Array) -> pa.Array:
+    """Dictionaries with small indices have no room for the values of other chunks."""
+    if not pa.types.is_dictionary(values.type):
+        return values
+    return pa.DictionaryArray.from_arrays(values.indices.cast(pa.int32()), values.dictionary)
 
 
 def open_segments(cache: ColumnCache, definition: StreamDefinition, segments: Sequence[Segment]) -> PartRows:

@@ -78,7 +78,7 @@ def test_seeds_that_are_no_numbers_are_refused():
 
 def test_trickle_measures_all_its_parts(tmp_path):
     text, aims = run(trickle, trickle.Size(6, 2, (4, 8), 2, 6, 20), tmp_path)
-    assert len(aims) == 15
+    assert len(aims) == 14
     assert "Seeds 3;" in text
     assert "| sqlite |" in text
 

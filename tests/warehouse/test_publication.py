@@ -9,6 +9,7 @@ import signal
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -304,6 +305,28 @@ def test_names_that_a_power_failure_took_come_back_with_what_they_said(tmp_path)
         published_warehouse.slide_published(wh)
         (published,) = wh.publications()
         assert published.version == 15
+        assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
+
+
+def test_a_version_that_an_earlier_release_left_without_a_name_gets_it(tmp_path):
+    """It recorded the hidden name of the file and not what the file says."""
+    path = tmp_path / "w"
+    published_warehouse.make_published(str(path), slides=4)
+    log = path / "streams/s/_delta_log"
+    table, file, hidden = deltalake.DeltaTable(log.parent).metadata().id, log / f"{4:020d}.json", ".staged"
+    with published_warehouse.open_published(str(path)) as wh, wh._store.catalog.write() as tables:
+        ((key, entry),) = tables.items("publications")
+        assert entry.version == 4
+        tables.put("publications", key, msgspec.structs.replace(entry, pending=hidden))
+        tables.delete_prefix("published_versions", key)
+    content = file.read_bytes()
+    file.rename(log / hidden)
+    with published_warehouse.open_published(str(path)) as wh:
+        assert file.read_bytes() == content
+        assert deltalake.DeltaTable(log.parent).metadata().id == table, "the table goes on"
+        published_warehouse.slide_published(wh)
+        (published,) = wh.publications()
+        assert published.version == 5
         assert read_table(published.path) == sort_rows(wh.scan("s").read_all().to_pylist())
 
 

@@ -565,8 +565,10 @@ class Catalog:
                 shared.env.set_mapsize(0)
                 continue
             except Exception as error:
-                if self._overtaken(shared, began) and attempt < 63:
-                    continue  # what it read may have been torn: a reader whose slot is lost is not protected
+                if self._overtaken(shared, began, commits=1) and attempt < 63:
+                    # What it read may have been torn: a reader whose slot is lost is not protected, and the second
+                    # commit after it writes over pages that it reads before that commit can be seen.
+                    continue
                 if isinstance(error, _DAMAGE):
                     raise _damaged(self.folder, error) from None
                 disorder = None if isinstance(error, WindrowError) else self._find_disorder()
@@ -587,8 +589,8 @@ class Catalog:
             return str(error)
 
     @staticmethod
-    def _overtaken(shared: _SharedEnvironment, began: int) -> bool:
-        return int(shared.env.info()["last_txnid"]) - began >= 2
+    def _overtaken(shared: _SharedEnvironment, began: int, commits: int = 2) -> bool:
+        return int(shared.env.info()["last_txnid"]) - began >= commits
 
     def _readers_full(self, shared: _SharedEnvironment, attempt: int) -> None:
         shared.env.reader_check()

@@ -425,6 +425,8 @@ class PublicationEntry(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HeldVersion, ...] = ()
     checkpoint: int = 0
     """The last version that has a checkpoint; what later ones say is in `published_versions`."""
+    pending: str = ""
+    """The hidden name of the last version's file, where an earlier release ended between its record and its name."""
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -219,6 +219,26 @@ def test_rows_are_compared_by_values_of_any_exact_type(path):
                 assert sorted(answer, key=repr) == sorted(wh.sql(sql).fetchall(), key=repr), (minute, sql)
 
 
+def test_dictionaries_of_all_segments_may_have_more_values_than_those_of_one(path):
+    """Indices of eight bits number 128 values; three files of 60 have more."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("d", kind), ("v", pa.int64())])
+    anti = "SELECT d, v FROM p WHERE d NOT IN (SELECT d FROM q)"
+    with windrow.open(path) as wh:
+        for name in "pq":
+            wh.create_stream(name, schema, time="ts", key="d", slide="1 minute", lifetime="20 minutes")
+        assert not wh.create_view("lonely", anti).recomputed
+        for minute in range(1, 5):
+            words = {"p": range(60 * minute, 60 * minute + 60), "q": range(0, 200, 3) if minute == 4 else range(1)}
+            for name, numbers in words.items():
+                texts = pa.array([f"k{number}" for number in numbers]).dictionary_encode().cast(kind)
+                columns = [pa.array([at(minute - 0.5)] * len(texts), schema.field("ts").type), texts, list(numbers)]
+                wh.append(name, pa.table(columns, schema=schema))
+                wh.slide(name, to=at(minute))
+            answer = wh.sql("SELECT d, v FROM lonely").fetchall()
+            assert sorted(answer) == sorted(wh.sql(anti).fetchall()) and answer, minute
+
+
 def test_results_with_lists_are_recomputed(tmp_path):
     world = World(tmp_path / "w")
     with world.wh as wh:
