@@ -18,10 +18,10 @@ from windrow.indexes.row_model import NEVER, Int64s, RowModel
 from windrow.indexes.segments import Segment, pack_histogram, unpack_histogram
 from windrow.native import rows as native_rows
 
-_MOST_OVERRIDDEN = 4
-"""A segment of which more than one row in so many has ended by an override is written again without them. With 10,
-slides of `bench views` with an ANTI or LEFT view over 200,000 rows take 16 to 19 % more processor time, for 10 to 12 %
-fewer stored rows."""
+_MOST_OVERRIDDEN = 10
+"""A segment of which more than one row in so many has ended by an override is written again without them. With 4,
+slides of `bench views` with an ANTI or LEFT view over 200,000 rows took 14 to 16 % less processor time, for 10 to 15 %
+more stored rows."""
 _MAX_SEGMENT_ROWS = 1 << 32
 _CACHED_SEGMENTS = 4096
 """Unpacked overrides that are remembered. Not measured: a bound on memory."""
